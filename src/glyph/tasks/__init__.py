@@ -1,0 +1,1 @@
+"""Tasks: sources (MBPP, mini), splits, prompts, mutations, demonstrations and their validation."""
