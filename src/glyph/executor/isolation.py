@@ -56,9 +56,8 @@ def prctl(option: int, value: int) -> None:
     _call("prctl", option, ctypes.c_ulong(value), 0, 0, 0)
 
 
-def own_user_id() -> int:
-    """A user id that nobody else has, from the range that Linux distributions leave for dynamic users."""
-    return 61184 + os.getpid() % 4000
+OWN_USER_ID = 61184 + os.getpid() % 4000
+"""A user id that nobody else has, from the range that Linux distributions leave for dynamic users; the zygote's."""
 
 
 def fix_addresses() -> None:
@@ -84,7 +83,7 @@ def enter_namespaces() -> None:
     if as_root:  # root builds the root folder, then gives up being root before anything else
         _call("unshare", CLONE_NEWNS)
         _build_root()
-        _become(own_user_id())
+        _become(OWN_USER_ID)
         prctl(PR_SET_DUMPABLE, 1)
     user, group = os.geteuid(), os.getegid()
     _call("unshare", world)
@@ -122,7 +121,7 @@ def drop_capabilities() -> None:
 
 
 def become_own_user() -> None:
-    _become(own_user_id())
+    _become(OWN_USER_ID)
 
 
 def _become(user: int) -> None:

@@ -97,7 +97,7 @@ def _open_scratch(level: Level) -> str:
         return isolation.SCRATCH
     folder = tempfile.mkdtemp(prefix="glyph-scratch-")
     if level is Level.USER:
-        os.chown(folder, isolation.own_user_id(), isolation.own_user_id())
+        os.chown(folder, isolation.OWN_USER_ID, isolation.OWN_USER_ID)
     return folder
 
 
