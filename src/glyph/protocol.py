@@ -29,6 +29,13 @@ class Decision(str, Enum):
     REVISE = "REVISE"
 
 
+class Arm(str, Enum):
+    """The two agents. Arm A tests and reacts; Arm B predicts the outcome first."""
+
+    REACTIVE = "a"
+    PREDICTIVE = "b"
+
+
 class Tool(str, Enum):
     READ_FILE = "read_file"
     APPLY_PATCH = "apply_patch"

@@ -1,0 +1,71 @@
+"""The editable project of a rollout, in memory, and the two tools that work on it.
+
+Nothing here touches a disk: the program loads the files once and writes back what changed at the end, so that no
+turn of a model can leave a truncated file or reach a path outside.
+"""
+
+import posixpath
+from dataclasses import dataclass, field
+
+SOLUTION_PATH = "solution.py"
+PROJECT_PATH = "."
+PLACEHOLDER = "# Write the solution here.\n"
+MAX_READ_CHARACTERS = 8_000
+MAX_FILE_CHARACTERS = 200_000
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a tool says back."""
+
+    success: bool
+    text: str
+
+
+@dataclass
+class Workspace:
+    """Files of the project by normalised relative path."""
+
+    files: dict[str, str] = field(default_factory=lambda: {SOLUTION_PATH: PLACEHOLDER})
+
+    @property
+    def solution(self) -> str:
+        return self.files.get(SOLUTION_PATH, "")
+
+    def read_file(self, path: str) -> Answer:
+        text = self.files.get(path)
+        return _missing(path) if text is None else Answer(True, text[:MAX_READ_CHARACTERS])
+
+    def apply_patch(self, path: str, find: str, replace: str) -> Answer:
+        """Replace the one occurrence of `find`; overlapping occurrences count as several."""
+        text = self.files.get(path)
+        if text is None:
+            return _missing(path)
+        count = _occurrences(text, find)
+        if count != 1:
+            return Answer(False, f"patch failed: find occurs {count} times in {path}, expected exactly once")
+        patched = text.replace(find, replace)
+        if len(patched) > MAX_FILE_CHARACTERS:
+            return Answer(False, f"patch failed: {path} would exceed {MAX_FILE_CHARACTERS} characters")
+        self.files[path] = patched
+        return Answer(True, "patch applied")
+
+
+def _missing(path: str) -> Answer:
+    return Answer(False, f"no such file: {path}")
+
+
+def _occurrences(text: str, find: str) -> int:
+    """Occurrences of `find`, overlapping ones included, counted up to 2 (an empty `find` is everywhere)."""
+    if not find:
+        return len(text) + 1
+    first = text.find(find)
+    return 0 if first < 0 else 1 + (text.find(find, first + 1) >= 0)
+
+
+def normalise_path(path: str) -> str | None:
+    """A path inside the workspace in normal form; None when it is absolute, leaves the workspace or is no path."""
+    if not path or "\0" in path or path.startswith(("/", "~")) or "\\" in path or "\n" in path or len(path) > 255:
+        return None
+    normal = posixpath.normpath(path)
+    return None if normal == ".." or normal.startswith("../") else normal
