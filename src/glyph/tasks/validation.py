@@ -52,29 +52,36 @@ def read_folder(folder: Path) -> DataFolder:
     Raises:
         ValueError: a file or field is missing or no JSON; says where and how to mend it.
     """
-    digests: dict[str, str] = {}
-
-    def rows(name: str, extra: Sequence[str]) -> list[Row]:
-        raw = _read(folder / name)
-        digests[name] = hashlib.sha256(raw).hexdigest()
-        return [_row(line, f"{folder / name}:{i}", extra) for i, line in enumerate(raw.splitlines(), 1)]
-
-    tasks = {
-        (arm, split): rows(f"arm_{arm.value}_{split}.jsonl", ("system", "prompt")) for arm in Arm for split in TASK_SPLITS
-    }
-    traces = {arm: rows(f"sft/arm_{arm.value}/train.jsonl", ("messages", "family", "states")) for arm in Arm}
+    task_files = {(arm, split): f"arm_{arm.value}_{split}.jsonl" for arm in Arm for split in TASK_SPLITS}
+    trace_files = {arm: f"sft/arm_{arm.value}/train.jsonl" for arm in Arm}
+    tasks = {key: read_rows(folder, name, ("system", "prompt")) for key, name in task_files.items()}
+    traces = {arm: read_rows(folder, name, ("messages", "family", "states")) for arm, name in trace_files.items()}
+    names = (*task_files.values(), *trace_files.values())
+    digests = {name: hashlib.sha256(_read(folder, name)).hexdigest() for name in names}
     try:
-        manifest = json.loads(_read(folder / "manifest.json"))
+        manifest = json.loads(_read(folder, "manifest.json"))
     except ValueError as error:
         raise ValueError(f"{folder / 'manifest.json'}: no JSON: {error}; run python -m data.prepare") from error
     return DataFolder(manifest, tasks, traces, digests)
 
 
-def _read(path: Path) -> bytes:
+def read_rows(folder: Path, name: str, extra: Sequence[str]) -> list[Row]:
+    """The rows of one file of a data folder, each with the fields of a task and those in `extra`.
+
+    Raises:
+        ValueError: the file or a field is missing; says where and how to mend it.
+    """
+    lines = _read(folder, name).splitlines()
+    return [_row(line, f"{folder / name}:{i}", extra) for i, line in enumerate(lines, 1)]
+
+
+def _read(folder: Path, name: str) -> bytes:
     try:
-        return path.read_bytes()
+        return (folder / name).read_bytes()
     except OSError as error:
-        raise ValueError(f"{path}: {error.strerror}; run python -m data.prepare --output {path.parent}") from error
+        raise ValueError(
+            f"{folder / name}: {error.strerror}; run python -m data.prepare --output {folder}"
+        ) from error
 
 
 def _row(line: bytes, where: str, extra: Sequence[str]) -> Row:

@@ -1,0 +1,111 @@
+"""The Verifiers taskset: prepared rows in, scored traces with a verified record out.
+
+Loads the task files of `python -m data.prepare`, writes the editable project into the runtime, and afterwards
+attaches the program's record (with its verified prediction targets) to `trace.info["glyph"]`, from which the reward
+and the metrics follow. It decides nothing about the rollout itself: that is `episode.py`, run by `program.py`.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import verifiers.v1 as vf
+from pydantic import field_validator
+
+from glyph.evaluation.metrics import rollout_metrics
+from glyph.episode import Rules
+from glyph.program import PROJECT_FOLDER, RECORD_PATH
+from glyph.protocol import Arm
+from glyph.records import RolloutRecord, record_from_dict
+from glyph.tasks.prompts import DEFAULT_PROMPTS, load_wording, opening
+from glyph.tasks.validation import read_rows, task_of
+from glyph.variants import STANDARD, parse_variant
+from glyph.workspace import PLACEHOLDER, SOLUTION_PATH
+
+INFO_KEY = "glyph"
+
+
+class GlyphTaskData(vf.TaskData):
+    """One task of one arm. `test_code` is visible to the agent in its prompt and never in its workspace."""
+
+    task_id: str
+    arm: str
+    split: str
+    variant: str
+    test_code: str
+    budget: int
+    max_context_tokens: int
+
+
+class GlyphTask(vf.Task[GlyphTaskData]):
+    """Sets up the workspace and scores a finished rollout."""
+
+    async def setup(self, trace: vf.Trace, runtime: Any) -> None:
+        await runtime.write(f"{PROJECT_FOLDER}/{SOLUTION_PATH}", PLACEHOLDER.encode())
+
+    async def finalize(self, trace: vf.Trace, runtime: Any) -> None:
+        """Attach the record. A missing record is a fault of the environment: an error, not a reward of 0."""
+        trace.info[INFO_KEY] = record_from_dict(json.loads(await runtime.read(RECORD_PATH))).to_dict()
+
+    @vf.reward
+    async def solved(self, trace: vf.Trace) -> float:
+        return self._record(trace).reward
+
+    @vf.metric
+    async def glyph(self, trace: vf.Trace) -> dict[str, float]:
+        return rollout_metrics(self._record(trace), self.data.test_code)
+
+    @staticmethod
+    def _record(trace: vf.Trace) -> RolloutRecord:
+        return record_from_dict(trace.info[INFO_KEY])
+
+
+class GlyphTasksetConfig(vf.TasksetConfig):
+    """`--taskset.*`: which rows to load and the rules that they are played by."""
+
+    arm: Arm = Arm.REACTIVE
+    split: str = "validation"
+    data: Path = Path("data")
+    variant: str = "standard"
+    prompts: Path = DEFAULT_PROMPTS
+    budget: int = Rules.budget
+    max_context_tokens: int = Rules.max_context_tokens
+
+    @field_validator("variant")
+    @classmethod
+    def _known_variant(cls, text: str) -> str:
+        return parse_variant(text).name
+
+
+class GlyphTaskset(vf.Taskset[GlyphTask, GlyphTasksetConfig]):
+    """The tasks of one arm and split.
+
+    Raises (from `load`):
+        ValueError: the data folder lacks the file, or a row is malformed; says where and how to mend it.
+    """
+
+    def load(self) -> list[GlyphTask]:
+        config = self.config
+        rows = read_rows(config.data, f"arm_{config.arm.value}_{config.split}.jsonl", ("system", "prompt"))
+        return [GlyphTask(self._data(i, row), config.task) for i, row in enumerate(rows)]
+
+    def _data(self, idx: int, row: dict[str, Any]) -> GlyphTaskData:
+        config, variant = self.config, parse_variant(self.config.variant)
+        system, prompt = row["system"], row["prompt"]
+        if variant != STANDARD or config.budget != Rules.budget or config.prompts != DEFAULT_PROMPTS:
+            wording = load_wording(config.prompts)
+            messages = opening(task_of(row), config.arm, variant, wording, config.budget)
+            system, prompt = (message["content"] for message in messages)
+        return GlyphTaskData(
+            idx=idx,
+            name=row["task_id"],
+            prompt=prompt,
+            system_prompt=system,
+            task_id=row["task_id"],
+            arm=config.arm.value,
+            split=config.split,
+            variant=config.variant,
+            test_code=row["test_code"],
+            budget=config.budget,
+            max_context_tokens=config.max_context_tokens,
+        )
