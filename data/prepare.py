@@ -7,20 +7,23 @@ from typing import Annotated
 import typer
 
 from glyph.commands.console import fail, progress, say
-from glyph.executor import Executor, Limits
+from glyph.executor import Executor
+from glyph.records import Verdict
+from glyph.tasks.demonstrations import FAULT_LIMITS
 from glyph.tasks.preparation import check_expected, plan, record_digests, write_data
 from glyph.tasks.prompts import DEFAULT_PROMPTS, load_wording
-from glyph.records import Verdict
-
-FAULT_LIMITS = Limits(wall_seconds=8, cpu_seconds=1)  # a mutation that loops is no demonstration: do not wait for it
 
 
 def main(
     tasks: Annotated[str, typer.Option(help="task set: mbpp or mini")] = "mbpp",
-    source: Annotated[Path | None, typer.Option(help="a copy of MBPP (JSON lines or parquet); default: $MBPP_SOURCE, else the hub")] = None,
+    source: Annotated[
+        Path | None, typer.Option(help="a copy of MBPP (JSON lines or parquet); default: $MBPP_SOURCE, else the hub")
+    ] = None,
     output: Annotated[Path, typer.Option(help="the data folder to write")] = Path("data"),
     prompts: Annotated[Path, typer.Option(help="the wording")] = DEFAULT_PROMPTS,
-    record: Annotated[bool, typer.Option("--record-digests", help="make the result the committed one for its wording")] = False,
+    record: Annotated[
+        bool, typer.Option("--record-digests", help="make the result the committed one for its wording")
+    ] = False,
 ) -> None:
     """Write the task files and SFT traces of both arms, and a manifest."""
     copy = source or (Path(os.environ["MBPP_SOURCE"]) if os.environ.get("MBPP_SOURCE") else None)

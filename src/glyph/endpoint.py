@@ -96,7 +96,9 @@ class Endpoint:
     def _read_response(self) -> tuple[int, bytes]:
         lines = self._until(b"\r\n\r\n").decode("latin-1").split("\r\n")
         status = int(lines[0].split()[1])
-        headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:])}
+        headers = {
+            name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:])
+        }
         if headers.get("transfer-encoding", "").lower() == "chunked":
             body = self._chunks()
         else:

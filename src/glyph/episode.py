@@ -7,9 +7,19 @@ collector in process) sends back a `ModelTurn` or a `Verdict`. Both drive the sa
 
 import hashlib
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from dataclasses import replace
 
+from glyph.episode_state import (
+    Action,
+    AskModel,
+    Candidate,
+    EpisodeState,
+    Message,
+    ModelTurn,
+    Play,
+    Rules,
+    RunTest,
+)
 from glyph.protocol import (
     TEST_LINES,
     Arm,
@@ -36,77 +46,12 @@ from glyph.records import (
     TurnUsage,
     Verdict,
 )
-from glyph.variants import STANDARD, Variant
 from glyph.workspace import PROJECT_PATH, Answer, Workspace, normalise_path
+
+__all__ = ["AskModel", "Episode", "Message", "ModelTurn", "Rules", "RunTest", "drive"]
 
 BUDGET_EXHAUSTED = "test budget exhausted"
 PATCH_OWED = "test withheld: answer with one apply_patch call"
-
-
-@dataclass(frozen=True)
-class Rules:
-    """What an episode is played by. `max_context_tokens` counts prompt plus completion of a turn."""
-
-    arm: Arm
-    variant: Variant = STANDARD
-    budget: int = 8
-    max_context_tokens: int = 4096
-
-
-@dataclass(frozen=True)
-class AskModel:
-    """The driver samples the next assistant turn from `Episode.messages` and sends a `ModelTurn`."""
-
-
-@dataclass(frozen=True)
-class RunTest:
-    """The driver runs the task's tests on `source` and sends the `Verdict`."""
-
-    source: str
-
-
-@dataclass(frozen=True)
-class ModelTurn:
-    """A sampled turn. `finish_reason` is the endpoint's; `overflow` says that it refused the prompt as too long."""
-
-    text: str
-    finish_reason: str = "stop"
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    overflow: bool = False
-
-
-Action: TypeAlias = AskModel | RunTest
-Play: TypeAlias = Generator[Action, ModelTurn | Verdict, None]
-Message: TypeAlias = dict[str, str]
-
-
-@dataclass
-class _Candidate:
-    call_id: str
-    sha256: str
-    source: str
-    tested: bool = False
-    shadow: bool = False
-
-
-@dataclass
-class _State:
-    spent: int = 0
-    tests_run: int = 0
-    shadow_tests: int = 0
-    stop: StopReason | None = None
-    pending: _Candidate | None = None
-    patch_owed: bool = False  # random_gate took the test away: the next turn must be one apply_patch call
-    error: ProtocolError | None = None
-    final_text: str | None = None
-    final_verdict: Verdict | None = None
-    used_ids: set[str] = field(default_factory=set)
-    calls: list[CallRecord] = field(default_factory=list)
-    candidates: list[_Candidate] = field(default_factory=list)
-    targets: list[PredictionTarget] = field(default_factory=list)
-    usage: list[TurnUsage] = field(default_factory=list)
-    verdicts: dict[str, Verdict] = field(default_factory=dict)  # by candidate digest
 
 
 class Episode:
@@ -121,7 +66,7 @@ class Episode:
 
     def __init__(self, rules: Rules, task_id: str, messages: list[Message], workspace: Workspace) -> None:
         self.rules, self.task_id, self.messages, self.workspace = rules, task_id, messages, workspace
-        self._state = _State()
+        self._state = EpisodeState()
         self._play = self._rollout()
 
     def start(self) -> Action | None:
@@ -196,7 +141,7 @@ class Episode:
         return StopReason.LENGTH if cut else None
 
     def _plain_turn(self, text: str) -> Play:
-        turn = self._checked(parse_turn(text))
+        turn = self._parse_turn(text)
         if isinstance(turn, Breach):
             self._breach(turn)
         elif isinstance(turn, Final):
@@ -210,15 +155,14 @@ class Episode:
         else:
             self._edit(turn)
 
-    def _prediction_turn(self, text: str, pending: _Candidate) -> Play:
+    def _prediction_turn(self, text: str, pending: Candidate) -> Play:
         """parse → record → shadow-test unless it is a KEEP that will be tested → act."""
         state, variant = self._state, self.rules.variant
-        turn = self._checked(parse_prediction_turn(text, variant.gated))
+        turn = self._parse_prediction_turn(text)
         if isinstance(turn, Breach):
             yield from self._shadow_target(pending, turn.label, turn.decision, None)
             self._breach(turn)
             return
-        assert isinstance(turn, Prediction)
         effective = variant.decide(turn.decision, self._conversation())
         tool = Tool.PYTHON_TEST if effective is Decision.KEEP else Tool.APPLY_PATCH
         affordable = self._affordable(tool)
@@ -243,7 +187,7 @@ class Episode:
 
     def _owed_patch(self, text: str) -> Play:
         """The continuation turn of `random_gate`: exactly one apply_patch call, no prediction."""
-        turn = self._checked(parse_turn(text))
+        turn = self._parse_turn(text)
         if isinstance(turn, Call) and turn.tool is not Tool.APPLY_PATCH:
             turn = Breach(BreachKind.WRONG_TOOL, f"a continuation turn must call apply_patch, got {turn.tool.value}")
         elif isinstance(turn, Final):
@@ -259,19 +203,17 @@ class Episode:
 
     # What a turn does.
 
-    def _checked(self, turn: Call | Final | Prediction | Breach) -> Call | Final | Prediction | Breach:
-        """Check the call of a turn against the rollout: the id is new, the paths stay in the workspace."""
-        call = turn.call if isinstance(turn, Prediction) else turn
-        if not isinstance(call, Call):
-            return turn
-        breach = self._call_breach(call)
-        if breach is None:
-            return turn
-        if isinstance(turn, Prediction):
-            return replace(breach, label=turn.label, decision=turn.decision)
-        return breach
+    def _parse_turn(self, text: str) -> Call | Final | Breach:
+        turn = parse_turn(text)
+        return self._call_breach(turn) or turn if isinstance(turn, Call) else turn
+
+    def _parse_prediction_turn(self, text: str) -> Prediction | Breach:
+        turn = parse_prediction_turn(text, self.rules.variant.gated)
+        breach = self._call_breach(turn.call) if isinstance(turn, Prediction) else None
+        return replace(breach, label=turn.label, decision=turn.decision) if breach else turn
 
     def _call_breach(self, call: Call) -> Breach | None:
+        """Check a call against the rollout: the id is new, the paths stay in the workspace."""
         if call.id in self._state.used_ids:
             return Breach(BreachKind.DUPLICATE_ID, f"the id {call.id!r} was used before")
         if call.tool is Tool.PYTHON_TEST:
@@ -292,7 +234,7 @@ class Episode:
     def _tests_exhausted(self) -> bool:
         return self.rules.variant.tests is not None and self._state.tests_run >= self.rules.variant.tests
 
-    def _edit(self, call: Call, rejected: _Candidate | None = None) -> None:
+    def _edit(self, call: Call, rejected: Candidate | None = None) -> None:
         """read_file or apply_patch; a patch that applies makes a candidate, which Arm B must predict next."""
         path = normalise_path(call.arguments["file_path"]) or ""
         if call.tool is Tool.READ_FILE:
@@ -301,7 +243,7 @@ class Episode:
             answer = self.workspace.apply_patch(path, call.arguments["find"], call.arguments["replace"])
         if call.tool is Tool.APPLY_PATCH and answer.success:
             source = self.workspace.solution
-            candidate = _Candidate(call.id, hashlib.sha256(source.encode()).hexdigest(), source)
+            candidate = Candidate(call.id, hashlib.sha256(source.encode()).hexdigest(), source)
             self._state.candidates.append(candidate)
             self._state.pending = candidate if self.rules.arm is Arm.PREDICTIVE else None
             if rejected and self.rules.variant.revise_feedback:
@@ -327,7 +269,7 @@ class Episode:
         self._say(render_test_result(call_id, label))
 
     def _shadow_target(
-        self, pending: _Candidate, label: Label | None, decision: Decision | None, effective: Decision | None
+        self, pending: Candidate, label: Label | None, decision: Decision | None, effective: Decision | None
     ) -> Play:
         if pending.sha256 not in self._state.verdicts:
             self._state.shadow_tests += 1
@@ -337,7 +279,7 @@ class Episode:
 
     def _add_target(
         self,
-        pending: _Candidate,
+        pending: Candidate,
         label: Label | None,
         decision: Decision | None,
         effective: Decision | None,

@@ -27,6 +27,7 @@ SHIPPED = (
     "__init__.py",
     "endpoint.py",
     "episode.py",
+    "episode_state.py",
     "program.py",
     "protocol.py",
     "records.py",

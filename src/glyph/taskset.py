@@ -12,8 +12,8 @@ from typing import Any
 import verifiers.v1 as vf
 from pydantic import field_validator
 
-from glyph.evaluation.metrics import rollout_metrics
 from glyph.episode import Rules
+from glyph.evaluation.metrics import rollout_metrics
 from glyph.program import PROJECT_FOLDER, RECORD_PATH
 from glyph.protocol import Arm
 from glyph.records import RolloutRecord, record_from_dict

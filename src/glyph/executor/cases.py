@@ -76,7 +76,9 @@ def run_cases(cases: list[Case], level: str = "auto") -> Iterator[tuple[Case, st
 
 
 def _run_case(case: Case, executors: list[Executor]) -> str | None:
-    limits = replace(Limits(), wall_seconds=case.timeout_seconds, cpu_seconds=min(10, max(1, int(case.timeout_seconds))))
+    limits = replace(
+        Limits(), wall_seconds=case.timeout_seconds, cpu_seconds=min(10, max(1, int(case.timeout_seconds)))
+    )
     seen = set()
     for executor in executors if case.repeat > 1 else executors[:1]:
         for _ in range(case.repeat):

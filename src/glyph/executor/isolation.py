@@ -11,7 +11,16 @@ from enum import Enum
 
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x04000000, 0x08000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
-MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 1, 2, 4, 8, 32, 4096, 16384, 1 << 18
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = (
+    1,
+    2,
+    4,
+    8,
+    32,
+    4096,
+    16384,
+    1 << 18,
+)
 MNT_DETACH = 2
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 4, 36, 38
 ADDR_NO_RANDOMIZE = 0x0040000
@@ -205,4 +214,9 @@ def _bind(path: str) -> None:
         os.close(os.open(target, os.O_CREAT | os.O_WRONLY))
     mount(path, target, None, MS_BIND | MS_REC)
     kept = os.statvfs(path).f_flag & MS_NOEXEC
-    mount(None, target, None, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | (0 if path == "/dev/null" else MS_NODEV) | kept)
+    mount(
+        None,
+        target,
+        None,
+        MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | (0 if path == "/dev/null" else MS_NODEV) | kept,
+    )

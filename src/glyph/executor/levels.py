@@ -28,9 +28,10 @@ def choose_level(wanted: str, probe: Callable[[str], str | None]) -> str:
     if wanted != "auto":
         if wanted not in LEVELS:
             raise ValueError(f"isolation level {wanted!r}: expected auto or one of {', '.join(LEVELS)}")
-        why_not = "it needs root" if wanted == "user" and os.geteuid() != 0 else probe(wanted)
-        if why_not is not None:
-            raise ValueError(f"isolation level {wanted!r} does not work here: {why_not}; use auto")
+        if wanted == "user":  # it may start and still leave a candidate without its standard library
+            why_not = "it needs root" if os.geteuid() != 0 else probe(wanted)
+            if why_not is not None:
+                raise ValueError(f"isolation level {wanted!r} does not work here: {why_not}; use auto")
         return wanted
     key = os.geteuid()
     if key not in _chosen:

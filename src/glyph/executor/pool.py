@@ -12,7 +12,6 @@ import select
 import socket
 import struct
 import subprocess
-import sys
 import threading
 import time
 import weakref
@@ -291,7 +290,11 @@ class Executor:
         try:
             sample = b"import wave\ndef f(): return 1\n"
             verdict = _run_on(zygote, sample, parse_tests("assert f() == 1"), {}, Limits(wall_seconds=10))
-            return None if verdict.label is Label.PASS else f"a trivial candidate got {verdict.label.value}: {verdict.detail}"
+            return (
+                None
+                if verdict.label is Label.PASS
+                else f"a trivial candidate got {verdict.label.value}: {verdict.detail}"
+            )
         except ExecutorError as error:
             return str(error)
         finally:
@@ -391,7 +394,7 @@ def _ask(channel: Channel, question: dict[str, Any], deadline: float) -> Encoded
     if "raised" in answer:
         raise _Raised(_checked_report(answer), _afterword(channel))
     value = answer.get("value")
-    if not values.well_formed(value):
+    if not isinstance(value, list) or not values.well_formed(value):
         raise _Gone("malformed answer")
     return value
 

@@ -21,7 +21,8 @@ Encoded = list[Any]
 
 _MRO = type.__dict__["__mro__"].__get__
 _NAMESPACE = type.__dict__["__dict__"].__get__
-_DICT_KEYS, _DICT_ITEMS = type({}.keys()), type({}.items())
+_DICT_KEYS: type = type({}.keys())
+_DICT_ITEMS: type = type({}.items())
 # The first base in this order whose `__eq__` the type still has decides how a value is encoded.
 _BASES = (
     bool,
@@ -94,7 +95,11 @@ def _encode_scalar(base: type, value: Any, budget: list[int]) -> Encoded | None:
     if base is float:
         return ["f", float.hex(value)]
     if base is complex:
-        return ["c", float.hex(complex.__dict__["real"].__get__(value)), float.hex(complex.__dict__["imag"].__get__(value))]
+        return [
+            "c",
+            float.hex(complex.__dict__["real"].__get__(value)),
+            float.hex(complex.__dict__["imag"].__get__(value)),
+        ]
     if base is str:
         return ["s", _spend(str.__getitem__(value, slice(None)), budget)]
     if base in (bytes, bytearray):
@@ -123,7 +128,7 @@ def _encode_container(base: type, value: Any, depth: int, budget: list[int]) -> 
         return ["S", many(base.__iter__(value))]  # type: ignore[attr-defined]
     if base in (_DICT_KEYS, _DICT_ITEMS):
         return ["S", many(base.__iter__(value))]  # type: ignore[attr-defined]
-    tag = {dict: "D", collections.OrderedDict: "O", collections.Counter: "C"}[base]
+    tag = "O" if base is collections.OrderedDict else "C" if base is collections.Counter else "D"
     return [tag, [many(pair) for pair in list(dict.items(value))]]
 
 

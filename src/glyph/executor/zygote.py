@@ -7,6 +7,7 @@ scratch folder is gone, and a frame says how the candidate ended. The end of the
 It never sees a test or an expected value.
 """
 
+import contextlib
 import gc
 import json
 import os
@@ -26,7 +27,10 @@ from glyph.executor import child, isolation
 from glyph.executor.isolation import Level
 
 NATURAL_END_SECONDS = 0.3
-PRELOADED = "array bisect collections copy datetime decimal fractions functools heapq itertools math operator re statistics string typing"
+PRELOADED = (
+    "array bisect collections copy datetime decimal fractions functools heapq itertools math operator re statistics "
+    "string typing"
+)
 
 
 def main() -> None:
@@ -205,10 +209,8 @@ def _children() -> list[int]:
 
 
 def _kill(target: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(target, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass
 
 
 def send_frame(connection: socket.socket, message: dict[str, Any]) -> None:

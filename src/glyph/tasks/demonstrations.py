@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from glyph.episode import Episode, ModelTurn, Rules, drive
+from glyph.executor import Limits
 from glyph.protocol import Arm, Call, Decision, Label, Prediction, Tool, render_call, render_final, render_prediction
 from glyph.records import RolloutRecord, Verdict
 from glyph.tasks.mutations import SEMANTIC_KINDS, Mutation, line_edit, mutations
@@ -41,6 +42,8 @@ PUBLISHED_COUNTS = {
     Family.DEEP_SHADOW: 10,
     Family.DEEP_VISIBLE: 10,
 }
+FAULT_LIMITS = Limits(wall_seconds=8, cpu_seconds=1)
+"""For trying mutations: one that loops is no demonstration and not worth waiting for."""
 _FAILING = (Label.ASSERTION_FAILURE, Label.RUNTIME_ERROR, Label.SYNTAX_ERROR)  # time-outs would cost seconds each
 
 
@@ -142,7 +145,9 @@ def assistant_turns(demonstration: Demonstration, arm: Arm, wording: Wording) ->
     ids = iter(range(1, 100))
 
     def patch(before: str, after: str) -> Call:
-        find, replace = (PLACEHOLDER.rstrip("\n"), after.rstrip("\n")) if before == PLACEHOLDER else line_edit(before, after)
+        find, replace = (
+            (PLACEHOLDER.rstrip("\n"), after.rstrip("\n")) if before == PLACEHOLDER else line_edit(before, after)
+        )
         arguments = {"file_path": SOLUTION_PATH, "find": find, "replace": replace}
         return Call(Tool.APPLY_PATCH, wording.call_id(next(ids)), arguments)
 

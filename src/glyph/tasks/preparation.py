@@ -127,7 +127,9 @@ def _traces(
         states = [{"source": state.source, "label": state.label.value} for state in demonstration.states]
         facts = {"schema_version": SCHEMA_VERSION, "task_id": task.task_id, "arm": arm.value, "split": "sft"}
         task_facts = {"text": task.text, "test_code": task.test_code, "gold": task.gold}
-        rows.append({"messages": messages, **facts, "family": demonstration.family.value, "states": states, **task_facts})
+        rows.append(
+            {"messages": messages, **facts, "family": demonstration.family.value, "states": states, **task_facts}
+        )
     return rows, records
 
 

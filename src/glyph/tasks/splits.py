@@ -42,8 +42,6 @@ def split_mbpp(tasks: list[CodeTask], seed: int = SEED) -> Splits:
         raise ValueError(f"MBPP: expected each id from 11 to 974 once; missing {missing[:5]}, {len(tasks)} rows")
     official = {name: [by_id[i] for i in ids] for name, ids in OFFICIAL.items()}
     validation = sorted(official["validation"], key=lambda task: order_key(task, seed))
-    pool = sorted(
-        official["train"] + validation[:VALIDATION_TO_POOL], key=lambda task: order_key(task, seed)
-    )
+    pool = sorted(official["train"] + validation[:VALIDATION_TO_POOL], key=lambda task: order_key(task, seed))
     held_out = sorted(validation[VALIDATION_TO_POOL:], key=lambda task: int(task.task_id))
     return Splits(tuple(pool[:SFT_TASKS]), tuple(pool[SFT_TASKS:]), tuple(held_out), tuple(official["test"]))

@@ -79,9 +79,7 @@ def _read(folder: Path, name: str) -> bytes:
     try:
         return (folder / name).read_bytes()
     except OSError as error:
-        raise ValueError(
-            f"{folder / name}: {error.strerror}; run python -m data.prepare --output {folder}"
-        ) from error
+        raise ValueError(f"{folder / name}: {error.strerror}; run python -m data.prepare --output {folder}") from error
 
 
 def _row(line: bytes, where: str, extra: Sequence[str]) -> Row:
@@ -117,7 +115,9 @@ def validate(
 def check_tokens(data: DataFolder, count: Callable[[list[dict[str, str]]], int]) -> Check:
     """Every trace fits the sequence length of SFT; `count` gives the tokens of a conversation."""
     sizes = {f"{row['arm']}/{row['task_id']}": count(row["messages"]) for rows in data.traces.values() for row in rows}
-    faults = [f"{name}: {size} tokens, at most {MAX_TRACE_TOKENS}" for name, size in sizes.items() if size > MAX_TRACE_TOKENS]
+    faults = [
+        f"{name}: {size} tokens, at most {MAX_TRACE_TOKENS}" for name, size in sizes.items() if size > MAX_TRACE_TOKENS
+    ]
     mean = sum(sizes.values()) / len(sizes)
     note = f"longest {max(sizes.values())}, mean {mean:.0f} tokens"
     return Check("traces within the token limit", len(sizes), tuple(faults), note)
@@ -125,7 +125,9 @@ def check_tokens(data: DataFolder, count: Callable[[list[dict[str, str]]], int])
 
 def _digests(data: DataFolder, wording: Wording) -> Check:
     stated = data.manifest.get("files", {})
-    faults = [f"{name}: differs from the manifest" for name, digest in data.digests.items() if stated.get(name) != digest]
+    faults = [
+        f"{name}: differs from the manifest" for name, digest in data.digests.items() if stated.get(name) != digest
+    ]
     if data.manifest.get("wording_digest") != wording.digest:
         faults.append("the wording is another one than the manifest's; run python -m data.prepare, or give --prompts")
     return Check("files equal the manifest", len(data.digests), tuple(faults))

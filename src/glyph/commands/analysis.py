@@ -1,0 +1,213 @@
+"""`glyph report`, `passk`, `compare` and `show`: trace files in, tables or JSON out.
+
+Owns the command line of the analysis and nothing else: reading is `evaluation/traces.py`, numbers are
+`evaluation/`, forms are `report/`. Bad input is one line on stderr and exit code 2.
+"""
+
+import json
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from glyph.evaluation.compare import Comparison, UnpairedError, compare
+from glyph.evaluation.metrics import pass_at_k_metric
+from glyph.evaluation.predicates import Rollout
+from glyph.evaluation.traces import Trace, TraceError, TraceFile, read_traces, trace_to_dict
+from glyph.report.data import Column, build_report, columns_of, rollouts_of
+from glyph.report.format import LEGEND, format_metric
+from glyph.report.markdown import write_report
+from glyph.report.rollout import printable, render_rollout
+from glyph.report.text import comparison_table, make_console, metric_table, print_report
+
+EXIT_BAD_INPUT = 2
+
+TracePath = Annotated[Path, typer.Argument(help="A trace file (.jsonl or .jsonl.gz), or the run folder that holds it.")]
+TracePaths = Annotated[list[Path], typer.Argument(help="Trace files or run folders.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout and nothing else there.")]
+Lenient = Annotated[bool, typer.Option("--lenient", help="Skip bad lines; their numbers are reported.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of the analysis to the application."""
+    app.command("report")(report)
+    app.command("passk")(passk)
+    app.command("compare")(compare_files)
+    app.command("show")(show)
+
+
+def report(
+    traces: TracePaths,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write report.md and report.json.")] = None,
+    title: Annotated[str, typer.Option(help="The report's title.")] = "Rollouts",
+    lenient: Lenient = False,
+    as_json: Json = False,
+) -> None:
+    """Every metric with n and 95% interval, one column for each arm of each file."""
+    with _one_line_errors():
+        files = [read_traces(path, lenient) for path in traces]
+        content = build_report(files, title)
+        written = write_report(content, output) if output is not None else ()
+    if as_json:
+        _print_json(content.to_dict())
+    else:
+        print_report(content, make_console())
+    for path in written:
+        typer.echo(f"wrote {path}", err=as_json)
+    example = next((column.example for column in content.columns if column.example), None)
+    _next(as_json, "show", files[0].path, "--task", (example.task_id if example else None) or "TASK")
+
+
+def passk(
+    traces: TracePath,
+    k: Annotated[str, typer.Option("--k", help="Comma-separated numbers of samples.")] = "1,5,10",
+    lenient: Lenient = False,
+    as_json: Json = False,
+) -> None:
+    """pass@k by the unbiased estimator; a task with fewer than k samples is in no denominator."""
+    with _one_line_errors():
+        wanted = _parse_ks(k)
+        file = read_traces(traces, lenient)
+        columns = columns_of(file)
+        rows = [[pass_at_k_metric(column.rollouts, each) for column in columns] for each in wanted]
+    if as_json:
+        values = {
+            column.name: {metric.name: metric.to_dict() for metric in (row[index] for row in rows)}
+            for index, column in enumerate(columns)
+        }
+        _print_json({"source": str(file.path), "errors": {c.name: c.errors for c in columns}, "pass_at_k": values})
+        return
+    console = make_console()
+    console.print(metric_table("pass@k (n = tasks)", rows, [column.name for column in columns], console))
+    typer.echo(LEGEND)
+    for column in columns:
+        typer.echo(_samples_line(column))
+    _report_skipped([file])
+    _next(as_json, "report", file.path)
+
+
+def compare_files(
+    first: TracePath,
+    second: TracePath,
+    lenient: Lenient = False,
+    as_json: Json = False,
+) -> None:
+    """Pair two trace files by task: exact and corrected McNemar, paired bootstrap of the pass@1 difference."""
+    with _one_line_errors():
+        files = [read_traces(path, lenient) for path in (first, second)]
+        names = (f"first ({_arm_of(files[0])})", f"second ({_arm_of(files[1])})")
+        result = compare(_rollouts(files[0]), _rollouts(files[1]), names)
+    if as_json:
+        _print_json(result.to_dict())
+        return
+    typer.echo(f"first:  {files[0].path}\nsecond: {files[1].path}")
+    console = make_console()
+    console.print(comparison_table([result], {}, console))
+    for line in _comparison_remarks(result):
+        typer.echo(line)
+    _report_skipped(files)
+    _next(as_json, "report", *(file.path for file in files))
+
+
+def show(
+    traces: TracePath,
+    task: Annotated[str, typer.Option("--task", "-t", help="The task id; its number is enough if that is unique.")],
+    sample: Annotated[int, typer.Option("--sample", help="Which rollout of the task, from 0.")] = 0,
+    lenient: Lenient = False,
+    as_json: Json = False,
+) -> None:
+    """One rollout as a person reads it: turns, patches, verdicts, predicted against verified labels."""
+    with _one_line_errors():
+        file = read_traces(traces, lenient)
+        samples = _find_task(file, task)
+        if not 0 <= sample < len(samples):
+            raise TraceError(f"{file.path}: task {task} has {len(samples)} rollouts; --sample must be below that")
+    if as_json:
+        _print_json(trace_to_dict(samples[sample]))
+        return
+    typer.echo(render_rollout(samples[sample]))
+    _report_skipped([file])
+    if sample + 1 < len(samples):
+        _next(as_json, "show", file.path, "--task", task, "--sample", sample + 1)
+    else:
+        _next(as_json, "report", file.path)
+
+
+@contextmanager
+def _one_line_errors() -> Iterator[None]:
+    """Turn what bad input raises into one line and exit code 2. Faults of the program keep their traceback."""
+    try:
+        yield
+    except (TraceError, UnpairedError, OSError) as error:
+        typer.echo(f"error: {printable(' '.join(str(error).split()))}", err=True)
+        raise typer.Exit(EXIT_BAD_INPUT) from None
+
+
+def _parse_ks(text: str) -> list[int]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise TraceError(f"--k: expected positive whole numbers such as 1,5,10; got {text!r}")
+    return sorted({int(part) for part in parts})
+
+
+def _rollouts(file: TraceFile) -> tuple[Rollout, ...]:
+    _arm_of(file)
+    return rollouts_of(file.traces)
+
+
+def _arm_of(file: TraceFile) -> str:
+    """The one arm of a file.
+
+    Raises:
+        TraceError: the file mixes arms, so that a task would be paired with both at once.
+    """
+    columns = columns_of(file)
+    if len(columns) > 1:
+        held = " and ".join(column.name for column in columns)
+        raise TraceError(f"{file.path}: holds {held}; compare needs one arm a file (report compares the arms of one)")
+    return columns[0].name
+
+
+def _find_task(file: TraceFile, task: str) -> list[Trace]:
+    """The rollouts of a task, in file order; a bare number finds the one task whose id ends in it."""
+    ids = list(dict.fromkeys(trace.task_id for trace in file.traces if trace.task_id is not None))
+    matches = [name for name in ids if name == task] or [
+        name for name in ids if name.endswith(task) and not name[: -len(task)][-1:].isalnum()
+    ]
+    if len(matches) != 1:
+        problem = "several tasks match" if matches else "no task"
+        raise TraceError(f"{file.path}: {problem} {task!r}; the file has {', '.join((matches or ids)[:5])} …")
+    return [trace for trace in file.traces if trace.task_id == matches[0]]
+
+
+def _comparison_remarks(result: Comparison) -> Iterator[str]:
+    yield f"first pass@1  {format_metric(result.first_pass)}"
+    yield f"second pass@1 {format_metric(result.second_pass)}"
+    if result.no_mcnemar:
+        yield f"no McNemar test: {result.no_mcnemar}; it needs one outcome a task. Read the bootstrap interval."
+    for name, tasks in (("first", result.only_in_first), ("second", result.only_in_second)):
+        if tasks:
+            yield f"{len(tasks)} tasks only in {name}, left out: {', '.join(tasks)}"
+
+
+def _samples_line(column: Column) -> str:
+    counts = f"{len(column.rollouts)} scored rollouts of {column.tasks} tasks"
+    return f"{column.name}: {counts}; errors excluded: {column.errors}"
+
+
+def _report_skipped(files: list[TraceFile]) -> None:
+    for file in files:
+        for bad in file.skipped:
+            typer.echo(f"skipped {file.path}:{bad.line}: {printable(bad.reason)}", err=True)
+
+
+def _print_json(data: Any) -> None:
+    typer.echo(json.dumps(data, indent=1, default=str))
+
+
+def _next(as_json: bool, *words: object) -> None:
+    if not as_json:
+        typer.echo(f"next: glyph {shlex.join(map(str, words))}")

@@ -1,0 +1,227 @@
+"""`glyph rollouts`: play both arms on prepared tasks with a local model, and store traces and a manifest.
+
+A run folder holds `manifest.json` and `arm_{a,b}/traces.jsonl`. An interrupted run goes on with `--resume`.
+"""
+
+import asyncio
+import json
+import os
+import platform
+import time
+from collections.abc import Iterable
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from glyph.commands.console import fail, progress_async, say
+from glyph.episode import Rules
+from glyph.evaluation.traces import Trace, TraceError, local_trace_line, read_traces
+from glyph.executor import Executor, ExecutorError
+from glyph.protocol import Arm
+from glyph.records import SCHEMA_VERSION
+from glyph.tasks.prompts import DEFAULT_PROMPTS, Wording, load_wording
+from glyph.tasks.task import CodeTask
+from glyph.tasks.validation import read_rows, task_of
+from glyph.variants import parse_variant
+from glyph.versions import git_commit, versions
+
+
+@dataclass(frozen=True)
+class RolloutPlan:
+    """What `glyph rollouts` was asked for; it goes into the manifest as it is."""
+
+    arms: str
+    data: str
+    split: str
+    num_tasks: int
+    samples: int
+    model: str
+    variant: str
+    temperature: float
+    top_k: int
+    top_p: float
+    max_completion_tokens: int
+    budget: int
+    max_context_tokens: int
+    concurrency: int
+    seed: int
+    device: str
+
+
+def register(app: typer.Typer) -> None:
+    app.command("rollouts")(rollouts)
+
+
+def rollouts(
+    output: Annotated[Path, typer.Argument(help="the run folder to write")],
+    model: Annotated[
+        str | None, typer.Option(help="a model folder or hub id; without one, demonstrations are played")
+    ] = None,
+    arm: Annotated[str, typer.Option(help="a, b or both")] = "both",
+    data: Annotated[Path, typer.Option(help="a prepared data folder")] = Path("data"),
+    split: Annotated[str, typer.Option(help="train, validation or test")] = "validation",
+    num_tasks: Annotated[int, typer.Option("--num-tasks", "-n", help="the first n tasks of the split; 0 for all")] = 0,
+    samples: Annotated[int, typer.Option(help="rollouts a task")] = 1,
+    variant: Annotated[str, typer.Option(help="e.g. forced_keep, test_budget(n=1,cost=4)")] = "standard",
+    temperature: Annotated[float, typer.Option(help="0 is greedy")] = 0.0,
+    top_k: Annotated[int, typer.Option(help="0 is off")] = 0,
+    top_p: Annotated[float, typer.Option(help="1 is off")] = 1.0,
+    max_completion_tokens: Annotated[int, typer.Option(help="tokens a turn")] = 512,
+    budget: Annotated[int, typer.Option(help="visible tool calls a rollout")] = Rules.budget,
+    max_context_tokens: Annotated[int, typer.Option(help="prompt plus completion")] = Rules.max_context_tokens,
+    concurrency: Annotated[int, typer.Option(help="rollouts at once")] = 16,
+    seed: Annotated[int, typer.Option(help="of sampling")] = 0,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda")] = "auto",
+    prompts: Annotated[Path, typer.Option(help="the wording")] = DEFAULT_PROMPTS,
+    resume: Annotated[bool, typer.Option(help="go on with an interrupted run of the same plan")] = False,
+) -> None:
+    """Generate and score rollouts of one or both arms."""
+    plan = RolloutPlan(
+        arm, str(data), split, num_tasks, samples, model or "demonstrations", variant, temperature, top_k, top_p,
+        max_completion_tokens, budget, max_context_tokens, concurrency, seed, device,
+    )  # fmt: skip
+    try:
+        _run(plan, output, prompts, resume)
+    except (ValueError, OSError, ExecutorError) as error:
+        fail(f"glyph rollouts: {error}")
+    say(f"wrote {output}")
+    folders = " ".join(str(output / f"arm_{each.value}") for each in _arms(arm))
+    say(f"next: glyph report {folders} --output {output}")
+
+
+def _run(plan: RolloutPlan, output: Path, prompts: Path, resume: bool) -> None:
+    wording, started = load_wording(prompts), time.monotonic()
+    arms, variant = _arms(plan.arms), parse_variant(plan.variant)
+    if plan.model == "demonstrations" and variant.name != "standard":
+        raise ValueError("demonstrations have no turns for a variant: give --model")
+    _claim(output, plan, wording, resume)
+    with ExitStack() as stack:
+        executor = stack.enter_context(Executor(workers=4))
+        engine = _load_engine(plan, stack) if plan.model != "demonstrations" else None
+        for arm in arms:
+            rules = Rules(arm, variant, plan.budget, plan.max_context_tokens)
+            rows = read_rows(Path(plan.data), f"arm_{arm.value}_{plan.split}.jsonl", ("system", "prompt"))
+            tasks = [task_of(row) for row in (rows[: plan.num_tasks] if plan.num_tasks else rows)]
+            _play_arm(plan, rules, tasks, wording, executor, engine, output / f"arm_{arm.value}" / "traces.jsonl")
+        _write_manifest(output, plan, wording, executor.facts(), round(time.monotonic() - started, 1))
+
+
+def _arms(name: str) -> list[Arm]:
+    if name == "both":
+        return list(Arm)
+    try:
+        return [Arm(name)]
+    except ValueError:
+        raise ValueError(f"arm {name!r}: expected a, b or both") from None
+
+
+def _claim(output: Path, plan: RolloutPlan, wording: Wording, resume: bool) -> None:
+    """Make the run folder ours: nothing is overwritten, and a resumed run has the plan that it began with."""
+    path = output / "manifest.json"
+    if path.exists() != resume:
+        fault = "there is no run to resume" if resume else "a run is there: give --resume, or another folder"
+        raise ValueError(f"{output}: {fault}")
+    if resume:
+        begun = json.loads(path.read_text())
+        if begun["plan"] != asdict(plan) or begun["wording_digest"] != wording.digest:
+            raise ValueError(f"{output}: the run began with another plan: {begun['plan']}")
+    else:
+        _write_manifest(output, plan, wording, {}, None)
+
+
+def _load_engine(plan: RolloutPlan, stack: ExitStack) -> tuple[Any, Any]:
+    """The generate core and the prepared tokenizer."""
+    from transformers import AutoTokenizer
+
+    from glyph.chat import prepare_tokenizer
+    from glyph.local.generation import GenerationEngine
+
+    say(f"loading {plan.model}")
+    tokenizer = prepare_tokenizer(AutoTokenizer.from_pretrained(plan.model), set_eos=True)
+    limits = {"max_model_len": plan.max_context_tokens, "max_rows": plan.concurrency}
+    return stack.enter_context(GenerationEngine.load(plan.model, plan.device, **limits)), tokenizer
+
+
+def _play_arm(
+    plan: RolloutPlan,
+    rules: Rules,
+    tasks: list[CodeTask],
+    wording: Wording,
+    executor: Executor,
+    engine: tuple[Any, Any] | None,
+    path: Path,
+) -> None:
+    from glyph.local.collector import Assignment, Collector
+
+    done = {trace.id for trace in _finished(path)}
+    assignments = [Assignment(task, plan.split, i) for task in tasks for i in range(plan.samples)]
+    left = [each for each in assignments if each.session(rules) not in done]
+    policy = _engine_policy(plan, *engine) if engine else _demonstration_policy(tasks, rules.arm, wording, executor)
+    collector = Collector(policy, executor, rules, wording, plan.model, plan.concurrency)
+    path.parent.mkdir(parents=True, exist_ok=True)
+
+    async def collect() -> None:
+        with path.open("a", encoding="utf-8") as file:
+            async for trace in progress_async(collector.collect(left), f"arm {rules.arm.value} rollouts", len(left)):
+                file.write(local_trace_line(trace))
+                file.flush()
+
+    asyncio.run(collect())
+
+
+def _finished(path: Path) -> Iterable[Trace]:
+    """The rollouts that an interrupted run had stored; a half-written last line and errors are played again."""
+    if not path.exists() or not path.stat().st_size:
+        return []
+    try:
+        kept = [trace for trace in read_traces(path, lenient=True).traces if trace.error is None]
+    except TraceError:
+        kept = []  # nothing but a half-written line
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text("".join(local_trace_line(trace) for trace in kept), encoding="utf-8")
+    os.replace(partial, path)
+    return kept
+
+
+def _engine_policy(plan: RolloutPlan, engine: Any, tokenizer: Any) -> Any:
+    from glyph.local.policy import EnginePolicy
+    from glyph.local.sampling import SamplingParams
+
+    sampling = SamplingParams(plan.temperature, plan.top_k, plan.top_p, plan.max_completion_tokens)
+    return EnginePolicy(engine, tokenizer, sampling, plan.seed)
+
+
+def _demonstration_policy(tasks: list[CodeTask], arm: Arm, wording: Wording, executor: Executor) -> Any:
+    """Demonstrations of every family, in the proportions of the SFT traces as far as so few tasks allow."""
+    from glyph.local.policy import DemonstrationPolicy
+    from glyph.tasks.demonstrations import FAULT_LIMITS, Family, plan_demonstrations
+
+    few = len(tasks) // 8
+    recoveries = {Family.SHADOW: few, Family.VISIBLE: few, Family.DEEP_SHADOW: few // 2, Family.DEEP_VISIBLE: few // 2}
+    counts = {Family.DIRECT: len(tasks) - sum(recoveries.values()), **recoveries}
+    planned = plan_demonstrations(tasks, lambda code, tests: executor.run(code, tests, FAULT_LIMITS), counts)
+    return DemonstrationPolicy(list(planned), arm, wording)
+
+
+def _write_manifest(
+    output: Path, plan: RolloutPlan, wording: Wording, facts: dict[str, str], seconds: float | None
+) -> None:
+    from glyph.tasks.preparation import write_text
+
+    data_manifest = Path(plan.data) / "manifest.json"
+    manifest = {
+        "schema_version": SCHEMA_VERSION,
+        "plan": asdict(plan),
+        "finished": seconds is not None,
+        "seconds": seconds,
+        "wording_digest": wording.digest,
+        "data": json.loads(data_manifest.read_text())["task_set"] if data_manifest.exists() else "unknown",
+        "executor": facts,
+        "commit": git_commit(),
+        "versions": versions(),
+        "machine": {"platform": platform.platform(), "cpus": os.cpu_count()},
+    }
+    write_text(output / "manifest.json", json.dumps(manifest, indent=2) + "\n")

@@ -1,0 +1,1 @@
+"""Records in, numbers out: the trace reader, the metrics, their intervals and the paired comparisons."""
