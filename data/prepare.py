@@ -13,6 +13,8 @@ from glyph.tasks.demonstrations import FAULT_LIMITS
 from glyph.tasks.preparation import check_expected, plan, record_digests, write_data
 from glyph.tasks.prompts import DEFAULT_PROMPTS, load_wording
 
+NO_SOURCE = 3
+
 
 def main(
     tasks: Annotated[str, typer.Option(help="task set: mbpp or mini")] = "mbpp",
@@ -25,7 +27,7 @@ def main(
         bool, typer.Option("--record-digests", help="make the result the committed one for its wording")
     ] = False,
 ) -> None:
-    """Write the task files and SFT traces of both arms, and a manifest."""
+    """Write the task files and SFT traces of both arms, and a manifest. Exit 2: bad input; 3: no MBPP to be had."""
     copy = source or (Path(os.environ["MBPP_SOURCE"]) if os.environ.get("MBPP_SOURCE") else None)
     try:
         wording = load_wording(prompts)
@@ -39,7 +41,9 @@ def main(
         if record:
             record_digests(manifest)
         verdict = check_expected(manifest)
-    except (ValueError, ConnectionError) as error:
+    except ConnectionError as error:
+        fail(f"data.prepare: {error}", NO_SOURCE)
+    except (ValueError, OSError) as error:
         fail(f"data.prepare: {error}")
     say(f"{prepared.task_set}: {manifest['counts']}; Arm B's labels {manifest['arm_b_label_histogram']}; {verdict}")
     say(f"wrote {output}/manifest.json and {len(manifest['files'])} files")

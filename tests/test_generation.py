@@ -337,6 +337,20 @@ def test_broken_weights_and_faults_are_errors_of_the_request_and_the_engine_goes
         assert len(engine.generate_batch(requests(20))) == 20
 
 
+def test_nan_in_the_cache_does_not_outlive_the_weights_that_made_it() -> None:
+    with GenerationEngine(tiny_model(), max_model_len=CONTEXT, prefill_tokens=1) as engine:
+        expected = [completion.token_ids for completion in engine.generate_batch(requests(6))]
+        with engine.exclusive() as model:
+            whole = {name: value.clone() for name, value in model.state_dict().items()}
+            for parameter in model.parameters():
+                parameter.data.fill_(math.nan)
+        for future in [engine.submit(request) for request in requests(6)[::-1]]:
+            assert isinstance(future.exception(), GenerationError)
+        with engine.exclusive() as model:
+            model.load_state_dict(whole)
+        assert [completion.token_ids for completion in engine.generate_batch(requests(6))] == expected
+
+
 def test_sliding_window_models_are_refused() -> None:
     model = tiny_model()
     model.config.layer_types = ["full_attention", "sliding_attention"]

@@ -18,10 +18,10 @@ def say(text: str) -> None:
     print(text, flush=True)
 
 
-def fail(message: str) -> NoReturn:
-    """Print a one-line error to stderr and leave with exit code 2."""
+def fail(message: str, code: int = USAGE_ERROR) -> NoReturn:
+    """Print a one-line error to stderr and leave with an exit code."""
     print(message, file=sys.stderr)
-    raise typer.Exit(USAGE_ERROR)
+    raise typer.Exit(code)
 
 
 def progress(items: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:

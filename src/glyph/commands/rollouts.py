@@ -38,6 +38,7 @@ class RolloutPlan:
     split: str
     num_tasks: int
     samples: int
+    shots: int
     model: str
     variant: str
     temperature: float
@@ -65,6 +66,7 @@ def rollouts(
     split: Annotated[str, typer.Option(help="train, validation or test")] = "validation",
     num_tasks: Annotated[int, typer.Option("--num-tasks", "-n", help="the first n tasks of the split; 0 for all")] = 0,
     samples: Annotated[int, typer.Option(help="rollouts a task")] = 1,
+    shots: Annotated[int, typer.Option(help="demonstrations in the prompt, for untrained models; the study has 0")] = 0,
     variant: Annotated[str, typer.Option(help="e.g. forced_keep, test_budget(n=1,cost=4)")] = "standard",
     temperature: Annotated[float, typer.Option(help="0 is greedy")] = 0.0,
     top_k: Annotated[int, typer.Option(help="0 is off")] = 0,
@@ -80,7 +82,7 @@ def rollouts(
 ) -> None:
     """Generate and score rollouts of one or both arms."""
     plan = RolloutPlan(
-        arm, str(data), split, num_tasks, samples, model or "demonstrations", variant, temperature, top_k, top_p,
+        arm, str(data), split, num_tasks, samples, shots, model or "demonstrations", variant, temperature, top_k, top_p,
         max_completion_tokens, budget, max_context_tokens, concurrency, seed, device,
     )  # fmt: skip
     try:
@@ -160,7 +162,8 @@ def _play_arm(
     assignments = [Assignment(task, plan.split, i) for task in tasks for i in range(plan.samples)]
     left = [each for each in assignments if each.session(rules) not in done]
     policy = _engine_policy(plan, *engine) if engine else _demonstration_policy(tasks, rules.arm, wording, executor)
-    collector = Collector(policy, executor, rules, wording, plan.model, plan.concurrency)
+    shots = _shots(Path(plan.data), rules.arm, plan.shots)
+    collector = Collector(policy, executor, rules, wording, plan.model, plan.concurrency, shots)
     path.parent.mkdir(parents=True, exist_ok=True)
 
     async def collect() -> None:
@@ -170,6 +173,16 @@ def _play_arm(
                 file.flush()
 
     asyncio.run(collect())
+
+
+def _shots(data: Path, arm: Arm, count: int) -> list[list[dict[str, str]]]:
+    """The shortest SFT traces of recovery and direct families in turn, without their system message."""
+    if count == 0:
+        return []
+    rows = read_rows(data, f"sft/arm_{arm.value}/train.jsonl", ("messages", "family"))
+    rows.sort(key=lambda row: (sum(len(message["content"]) for message in row["messages"]), row["task_id"]))
+    turns = [[row for row in rows if row["family"] == name] for name in ("visible", "shadow", "direct")]
+    return [turns[i % 3][i // 3]["messages"][1:] for i in range(count)]
 
 
 def _finished(path: Path) -> Iterable[Trace]:

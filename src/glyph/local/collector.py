@@ -40,10 +40,17 @@ class Collector:
     """Plays assignments with one policy and one executor, at most `concurrency` at once."""
 
     def __init__(
-        self, policy: Policy, executor: Executor, rules: Rules, wording: Wording, model: str, concurrency: int = 16
+        self,
+        policy: Policy,
+        executor: Executor,
+        rules: Rules,
+        wording: Wording,
+        model: str,
+        concurrency: int = 16,
+        shots: Sequence[Sequence[dict[str, str]]] = (),
     ) -> None:
         self._policy, self._executor, self._rules = policy, executor, rules
-        self._wording, self._model, self._concurrency = wording, model, concurrency
+        self._wording, self._model, self._concurrency, self._shots = wording, model, concurrency, shots
 
     async def collect(self, assignments: Sequence[Assignment]) -> AsyncIterator[Trace]:
         """Play all; rollouts start in the given order and are yielded as they end."""
@@ -63,7 +70,8 @@ class Collector:
 
     async def _rollout(self, assignment: Assignment, threads: ThreadPoolExecutor) -> Trace:
         task, session = assignment.task, assignment.session(self._rules)
-        messages = opening(task, self._rules.arm, self._rules.variant, self._wording, self._rules.budget)
+        rules = self._rules
+        messages = opening(task, rules.arm, rules.variant, self._wording, rules.budget, self._shots)
         episode = Episode(self._rules, task.task_id, messages, Workspace())
         record: RolloutRecord | None = None
         error: str | None = None

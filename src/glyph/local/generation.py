@@ -320,6 +320,7 @@ class GenerationEngine:
         row = self._live[index]
         reason = row.finish_reason
         if not np.isfinite(row.logprobs[-1]):
+            self._cache.clear_rows(index, index + 1)
             self._remove(index)
             _fail(row, GenerationError("the model's logits are not finite"))
         elif reason:
@@ -342,6 +343,7 @@ class GenerationEngine:
         failure = error if isinstance(error, GenerationError) else GenerationError(f"{type(error).__name__}: {error}")
         for row in [*self._live, *self._joining]:
             _fail(row, failure)
+        self._cache.clear_rows(0, len(self._live))
         self._live, self._joining, self._table = [], [], None
 
 

@@ -69,6 +69,10 @@ class RowCache(Cache):
     def copy_row(self, source: int, target: int, length: int) -> None:
         self._kv[:, :, target, :, :length] = self._kv[:, :, source, :, :length]
 
+    def clear_rows(self, first: int, last: int) -> None:
+        """Zero rows that may hold NaN: a masked value still counts as 0 · NaN for the row's next owner."""
+        self._kv[:, :, first:last] = 0
+
     def read_row(self, row: int, length: int) -> Tensor:
         """A copy [layers, 2, kv_heads, length, head_dim] of a row's first `length` tokens."""
         return self._kv[:, :, row, :, :length].clone()

@@ -2,6 +2,7 @@
 
 import hashlib
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -69,10 +70,18 @@ def load_wording(path: Path = DEFAULT_PROMPTS) -> Wording:
     return Wording(texts, hashlib.sha256(raw).hexdigest())
 
 
-def opening(task: CodeTask, arm: Arm, variant: Variant, wording: Wording, budget: int = 8) -> list[dict[str, str]]:
-    """The system and user messages that open a rollout."""
+def opening(
+    task: CodeTask,
+    arm: Arm,
+    variant: Variant,
+    wording: Wording,
+    budget: int = 8,
+    shots: Sequence[Sequence[dict[str, str]]] = (),
+) -> list[dict[str, str]]:
+    """The messages that open a rollout: system, demonstrations as `shots` (none in the study), the task."""
     return [
         {"role": "system", "content": wording.system(arm, variant, budget)},
+        *(dict(message) for shot in shots for message in shot),
         {"role": "user", "content": wording.user(task)},
     ]
 

@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# Evaluate a model on held-out tasks through Verifiers: greedy, 512 completion tokens a turn, 4096 in all.
+#   bash scripts/evaluate.sh a|b MODEL validation|test [eval arguments]
+#   bash scripts/evaluate.sh --resume RUN_FOLDER
+# MODEL is a model folder (served here, on the CPU or one GPU, and stopped afterwards) or a model's name at an
+# OpenAI-compatible endpoint: BASE_URL (default http://127.0.0.1:8000/v1), its key in the variable named by
+# API_KEY_VAR. DATA (default data), OUTPUT and CONCURRENCY (default 16) are variables too.
+set -euo pipefail
+usage() { sed -n '2,7p' "$0" | sed 's/^# \{0,1\}//' >&2; exit 2; }
+refuse() { echo "evaluate: $1" >&2; usage; }
+
+[ $# -ge 2 ] || usage
+source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
+DATA="${DATA:-data}" BASE_URL="${BASE_URL:-http://127.0.0.1:8000/v1}" SERVER=""
+stop_server() { [ -z "$SERVER" ] || { kill "$SERVER" 2>/dev/null && wait "$SERVER" 2>/dev/null; } || true; }
+trap stop_server EXIT
+
+serve_folder() {
+  local log="$1/serve.log" port
+  port="$(python -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')"
+  glyph serve "$MODEL" --port "$port" --name "$NAME" > "$log" 2>&1 &
+  SERVER=$!
+  BASE_URL="http://127.0.0.1:$port/v1"
+  echo "serving $MODEL (log: $log)"
+  until python -c "import urllib.request; urllib.request.urlopen('${BASE_URL%/v1}/health', timeout=2)" 2>/dev/null; do
+    kill -0 "$SERVER" 2>/dev/null || { echo "evaluate: the server did not start:" >&2; tail -5 "$log" >&2; exit 1; }
+    sleep 1
+  done
+}
+
+if [ "$1" = "--resume" ]; then
+  OUTPUT="$2"
+  [ -f "$OUTPUT/config.toml" ] || refuse "$OUTPUT holds no config.toml, so no run to resume"
+  "$VENV/bin/eval" --resume "$OUTPUT"
+else
+  [ $# -ge 3 ] || usage
+  ARM="$1" MODEL="$2" SPLIT="$3"
+  shift 3
+  case "$ARM" in a | b) ;; *) refuse "the arm must be a or b, got '$ARM'" ;; esac
+  case "$SPLIT" in validation | test) ;; *) refuse "the split must be validation or test, got '$SPLIT'" ;; esac
+  [ -f "$DATA/arm_${ARM}_$SPLIT.jsonl" ] || refuse "no prepared data in $DATA; run python -m data.prepare --output $DATA"
+  NAME="$(basename "$MODEL")"
+  OUTPUT="${OUTPUT:-outputs/$NAME-arm_$ARM-$SPLIT-$(date +%Y%m%d-%H%M%S)}"
+  [ ! -e "$OUTPUT/traces.jsonl" ] || refuse "$OUTPUT holds a run already; choose another OUTPUT or --resume it"
+  mkdir -p "$OUTPUT"
+  if [ -d "$MODEL" ]; then serve_folder "$OUTPUT"; else NAME="$MODEL"; fi
+  QUIET=(); [ -t 1 ] || QUIET=(--no-rich)
+  COMMAND=("$VENV/bin/eval" glyph --harness.id glyph -m "$NAME"
+    --client.base-url "$BASE_URL" --client.api-key-var "${API_KEY_VAR:-GLYPH_ENDPOINT_KEY}"
+    --taskset.arm "$ARM" --taskset.split "$SPLIT" --taskset.data "$DATA"
+    --sampling.temperature 0 --sampling.max-tokens 512
+    --retries.rollout.max-retries 2 -c "${CONCURRENCY:-16}" --no-push -o "$OUTPUT" "${QUIET[@]}" "$@")
+  if [ -t 1 ]; then "${COMMAND[@]}"; else "${COMMAND[@]}" > "$OUTPUT/eval.out" 2>&1; fi ||
+    { echo "evaluate: eval failed; see $OUTPUT/eval.log" >&2; exit 1; }
+fi
+glyph report "$OUTPUT" --output "$OUTPUT"

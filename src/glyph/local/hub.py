@@ -1,0 +1,27 @@
+"""Fetch the quickstart's model from the hub: `python -m glyph.local.hub [HUB_ID]` prints its folder.
+
+Exit code 1, with one line on stderr, where the hub cannot be reached.
+"""
+
+import sys
+import tomllib
+from pathlib import Path
+
+VERSIONS = Path(__file__).parents[3] / "configs" / "versions.toml"
+
+
+def main() -> int:
+    from huggingface_hub import snapshot_download
+
+    default = tomllib.loads(VERSIONS.read_text())["models"]["quickstart"]
+    name = sys.argv[1] if len(sys.argv) > 1 else default
+    try:
+        print(snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "*.txt", "*.jinja"]))
+    except Exception as error:  # the hub's client raises many unrelated types when there is no network
+        print(f"{name}: cannot be fetched from the hub ({type(error).__name__})", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
