@@ -7,7 +7,7 @@ Owns the command line of the analysis and nothing else: reading is `evaluation/t
 import json
 import shlex
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -49,7 +49,7 @@ def report(
     """Every metric with n and 95% interval, one column for each arm of each file."""
     with _one_line_errors():
         files = [read_traces(path, lenient) for path in traces]
-        content = build_report(files, title)
+        content = build_report(files, title, run_facts(files))
         written = write_report(content, output) if output is not None else ()
     if as_json:
         _print_json(content.to_dict())
@@ -59,6 +59,24 @@ def report(
         typer.echo(f"wrote {path}", err=as_json)
     example = next((column.example for column in content.columns if column.example), None)
     _next(as_json, "show", files[0].path, "--task", (example.task_id if example else None) or "TASK")
+
+
+def run_facts(files: list[TraceFile]) -> dict[str, Any]:
+    """What the run's manifest says of how the traces came about, where one lies beside them or a folder above."""
+    facts: dict[str, Any] = {}
+    for file in files:
+        for folder in (file.path.parent, file.path.parent.parent):
+            with suppress(OSError, ValueError, AttributeError):
+                found = json.loads((folder / "manifest.json").read_text())
+                plan = found.get("plan", {})
+                facts.update(
+                    {name: found[name] for name in ("commit", "versions", "executor", "machine") if name in found}
+                )
+                facts.update({name: plan[name] for name in ("model", "shots", "temperature", "seed") if name in plan})
+                break
+    if facts.get("model") == "demonstrations":
+        facts["note"] = "no model was run: a script played demonstrations, and these figures are no result of a model"
+    return facts
 
 
 def passk(

@@ -27,6 +27,8 @@ def print_report(report: Report, console: Console) -> None:
     console.print(Text(report.title, style="bold"))
     for line in provenance_lines(report.columns):
         console.print(Text(printable(line)))
+    if "note" in report.manifest:
+        console.print(Text(f"NOTE: {report.manifest['note']}", style="bold"))
     console.print(Text(LEGEND))
     for section, rows in metric_sections(report.columns):
         console.print(metric_table(section, rows, [column.name for column in report.columns], console))

@@ -22,6 +22,7 @@ FILE_DIGESTS = {
 }
 CONTENT_DIGEST = "8cb981abf2669ab9d87cf3c83213088de928e484fd34c0d71cba270366dc5deb"
 FIRST_ID = 11
+HUB_SECONDS = 20
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,12 @@ def content_digest(tasks: list[CodeTask]) -> str:
 
 def _from_hub() -> tuple[Iterable[dict[str, Any]], Source]:
     from datasets import load_dataset  # seconds to import: only when it is needed
+    from huggingface_hub import HfApi
+    from huggingface_hub.constants import HF_HUB_OFFLINE
 
     try:
+        if not HF_HUB_OFFLINE:  # fail at once where there is no hub: datasets would retry for half a minute
+            HfApi().dataset_info(HUB_ID, revision=REVISION, timeout=HUB_SECONDS)
         splits = load_dataset(HUB_ID, "full", revision=REVISION)
     except Exception as error:  # the hub's client raises many unrelated types when there is no network
         raise ConnectionError(
@@ -92,7 +97,7 @@ def _parquet(path: Path) -> list[dict[str, Any]]:
 
 def _json_lines(path: Path) -> list[dict[str, Any]]:
     rows = []
-    for number, line in enumerate(path.read_bytes().decode("utf-8", "replace").splitlines(), 1):
+    for number, line in enumerate(path.read_bytes().decode("utf-8", "replace").split("\n"), 1):
         if line.strip():
             try:
                 rows.append(json.loads(line))
