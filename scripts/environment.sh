@@ -1,5 +1,5 @@
 # Sourced by the other scripts: the virtual environment, made with plain venv and pip, and reused while nothing changed.
-# Usage: source scripts/environment.sh [extras]   e.g. source scripts/environment.sh dev
+# Usage: EXTRAS=dev source scripts/environment.sh    (EXTRAS is optional)
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 VENV="${VENV:-.venv}"
@@ -17,12 +17,14 @@ find_python() {
 }
 
 make_environment() {
-  local extras="${1:-}" python stamp wanted
-  wanted="$(cat pyproject.toml constraints.txt | cksum) ${extras}"
+  local extras="${EXTRAS:-}" python stamp wanted
+  wanted="$(cat pyproject.toml constraints.txt | cksum)"
   stamp="$VENV/.installed${extras:+-$extras}"
-  if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ]; then
-    return
-  fi
+  for stamp_file in "$stamp" "$VENV/.installed-dev"; do # the tests' environment serves everything
+    if [ -f "$stamp_file" ] && [ "$(cat "$stamp_file")" = "$wanted" ]; then
+      return
+    fi
+  done
   python="$(find_python)" || return 1
   if ! "$VENV/bin/python" -c '' 2>/dev/null; then
     echo "making the virtual environment $VENV with $("$python" --version)"
@@ -36,5 +38,5 @@ make_environment() {
   echo "$wanted" > "$stamp"
 }
 
-make_environment "${1:-}" || exit 1
+make_environment || exit 1
 export PATH="$PWD/$VENV/bin:$PATH"

@@ -10,6 +10,14 @@ usage() { sed -n '2,7p' "$0" | sed 's/^# \{0,1\}//' >&2; exit 2; }
 refuse() { echo "evaluate: $1" >&2; usage; }
 
 [ $# -ge 2 ] || usage
+if [ "$1" != "--resume" ]; then
+  [ $# -ge 3 ] || usage
+  case "$1" in a | b) ;; *) refuse "the arm must be a or b, got '$1'" ;; esac
+  case "$3" in validation | test) ;; *) refuse "the split must be validation or test, got '$3'" ;; esac
+  [ ! -d "$2" ] || set -- "$1" "$(realpath "$2")" "${@:3}"
+else
+  set -- --resume "$(realpath -m "$2")"
+fi
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 DATA="${DATA:-data}" BASE_URL="${BASE_URL:-http://127.0.0.1:8000/v1}" SERVER=""
 stop_server() { [ -z "$SERVER" ] || { kill "$SERVER" 2>/dev/null && wait "$SERVER" 2>/dev/null; } || true; }
@@ -31,13 +39,10 @@ serve_folder() {
 if [ "$1" = "--resume" ]; then
   OUTPUT="$2"
   [ -f "$OUTPUT/config.toml" ] || refuse "$OUTPUT holds no config.toml, so no run to resume"
-  "$VENV/bin/eval" --resume "$OUTPUT"
+  "$VENV/bin/eval" --resume "$OUTPUT" > "$OUTPUT/eval.out" 2>&1 || { tail -3 "$OUTPUT/eval.out" >&2; exit 1; }
 else
-  [ $# -ge 3 ] || usage
   ARM="$1" MODEL="$2" SPLIT="$3"
   shift 3
-  case "$ARM" in a | b) ;; *) refuse "the arm must be a or b, got '$ARM'" ;; esac
-  case "$SPLIT" in validation | test) ;; *) refuse "the split must be validation or test, got '$SPLIT'" ;; esac
   [ -f "$DATA/arm_${ARM}_$SPLIT.jsonl" ] || refuse "no prepared data in $DATA; run python -m data.prepare --output $DATA"
   NAME="$(basename "$MODEL")"
   OUTPUT="${OUTPUT:-outputs/$NAME-arm_$ARM-$SPLIT-$(date +%Y%m%d-%H%M%S)}"

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Run the tests in a virtual environment of their own making: bash scripts/test.sh [pytest arguments]
 set -euo pipefail
-source "$(dirname "${BASH_SOURCE[0]}")/environment.sh" dev
+EXTRAS=dev
+source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 if [ -z "${MBPP_SOURCE:-}" ] && [ -f ../shared/data/mbpp.jsonl ]; then
   export MBPP_SOURCE="$PWD/../shared/data/mbpp.jsonl"
 fi
