@@ -23,13 +23,15 @@ DATA="${DATA:-data}" BASE_URL="${BASE_URL:-http://127.0.0.1:8000/v1}" SERVER=""
 stop_server() { [ -z "$SERVER" ] || { kill "$SERVER" 2>/dev/null && wait "$SERVER" 2>/dev/null; } || true; }
 trap stop_server EXIT
 
-serve_folder() {
-  local log="$1/serve.log" port
-  port="$(python -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')"
-  glyph serve "$MODEL" --port "$port" --name "$NAME" > "$log" 2>&1 &
+free_port() { python -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
+
+serve_folder() { # MODEL PORT; remembered in the run folder, for --resume
+  local log="$OUTPUT/serve.log" port="$2"
+  printf '%s\n%s\n' "$1" "$port" > "$OUTPUT/served"
+  glyph serve "$1" --port "$port" --name "$(basename "$1")" >> "$log" 2>&1 &
   SERVER=$!
   BASE_URL="http://127.0.0.1:$port/v1"
-  echo "serving $MODEL (log: $log)"
+  echo "serving $1 (log: $log)"
   until python -c "import urllib.request; urllib.request.urlopen('${BASE_URL%/v1}/health', timeout=2)" 2>/dev/null; do
     kill -0 "$SERVER" 2>/dev/null || { echo "evaluate: the server did not start:" >&2; tail -5 "$log" >&2; exit 1; }
     sleep 1
@@ -39,6 +41,10 @@ serve_folder() {
 if [ "$1" = "--resume" ]; then
   OUTPUT="$2"
   [ -f "$OUTPUT/config.toml" ] || refuse "$OUTPUT holds no config.toml, so no run to resume"
+  if [ -f "$OUTPUT/served" ]; then
+    mapfile -t SERVED < "$OUTPUT/served"
+    serve_folder "${SERVED[@]}"
+  fi
   "$VENV/bin/eval" --resume "$OUTPUT" > "$OUTPUT/eval.out" 2>&1 || { tail -3 "$OUTPUT/eval.out" >&2; exit 1; }
 else
   ARM="$1" MODEL="$2" SPLIT="$3"
@@ -48,7 +54,8 @@ else
   OUTPUT="${OUTPUT:-outputs/$NAME-arm_$ARM-$SPLIT-$(date +%Y%m%d-%H%M%S)}"
   [ ! -e "$OUTPUT/traces.jsonl" ] || refuse "$OUTPUT holds a run already; choose another OUTPUT or --resume it"
   mkdir -p "$OUTPUT"
-  if [ -d "$MODEL" ]; then serve_folder "$OUTPUT"; else NAME="$MODEL"; fi
+  python -m glyph.versions > "$OUTPUT/manifest.json"
+  if [ -d "$MODEL" ]; then serve_folder "$MODEL" "$(free_port)"; else NAME="$MODEL"; fi
   QUIET=(); [ -t 1 ] || QUIET=(--no-rich)
   COMMAND=("$VENV/bin/eval" glyph --harness.id glyph -m "$NAME"
     --client.base-url "$BASE_URL" --client.api-key-var "${API_KEY_VAR:-GLYPH_ENDPOINT_KEY}"

@@ -1,5 +1,9 @@
-"""The versions of what a result depends on, and the commit: for every manifest."""
+"""The versions of what a result depends on, and the commit: for every manifest.
 
+`python -m glyph.versions` prints them as JSON, for scripts that write a manifest.
+"""
+
+import json
 import platform
 import subprocess
 from importlib.metadata import PackageNotFoundError, version
@@ -27,3 +31,7 @@ def git_commit(folder: Path | None = None) -> str:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return "unknown"
+
+
+if __name__ == "__main__":
+    print(json.dumps({"schema_version": 1, "commit": git_commit(), "versions": versions()}, indent=2))

@@ -1,4 +1,4 @@
-"""`glyph cases` and `glyph serve`: the executor's hostile cases, and a real model behind an endpoint."""
+"""`glyph cases`, `glyph serve`, `glyph parity`: the executor's hostile cases, and a real model's endpoint and tokens."""
 
 import json
 from pathlib import Path
@@ -15,6 +15,7 @@ def register(app: typer.Typer) -> None:
     """Add the commands of the environment to the application."""
     app.command("cases")(cases)
     app.command("serve")(serve)
+    app.command("parity")(parity)
 
 
 def cases(
@@ -59,3 +60,27 @@ def serve(
         run_server(model, host, port, served_name=name, device=device, max_model_len=max_model_len, max_rows=max_rows)
     except (ValueError, OSError) as error:
         fail(f"glyph serve: {error}")
+
+
+def parity(
+    model: Annotated[str, typer.Argument(help="a model folder or hub id: only its tokenizer is loaded")],
+) -> None:
+    """Check that chat template, renderer and incremental prompts give the same ids over a two-recovery rollout."""
+    from transformers import AutoTokenizer
+
+    from glyph.chat import ParityError, TokenizerError, check_parity, prepare_tokenizer
+    from glyph.protocol import Arm
+    from glyph.tasks.demonstrations import sample_conversation
+
+    try:
+        tokenizer = prepare_tokenizer(AutoTokenizer.from_pretrained(model), set_eos=True)
+        for arm in Arm:
+            messages = sample_conversation(arm)
+            compared = check_parity(tokenizer, messages)
+            say(f"arm {arm.value}: {len(messages)} messages, {compared} tokens: the same ids on every path")
+    except ParityError as error:
+        print(error)
+        raise typer.Exit(1) from None
+    except (TokenizerError, ValueError, OSError) as error:
+        fail(f"glyph parity: {error}")
+    say(f"next: glyph serve {model}")

@@ -15,7 +15,7 @@ from glyph.executor import Limits
 from glyph.protocol import Arm, Call, Decision, Label, Prediction, Tool, render_call, render_final, render_prediction
 from glyph.records import RolloutRecord, Verdict
 from glyph.tasks.mutations import SEMANTIC_KINDS, Mutation, line_edit, mutations
-from glyph.tasks.prompts import Wording, opening
+from glyph.tasks.prompts import Wording, load_wording, opening
 from glyph.tasks.splits import SEED
 from glyph.tasks.task import CodeTask
 from glyph.variants import STANDARD
@@ -181,6 +181,18 @@ def play_turns(
     episode = Episode(Rules(arm), task.task_id, opening(task, arm, STANDARD, wording), Workspace())
     drive(episode, lambda _: ModelTurn(next(script)), lambda source: run(source, task.test_code))
     return episode.messages, episode.record()
+
+
+def sample_conversation(arm: Arm) -> list[dict[str, str]]:
+    """A conversation with two recoveries, of a fixed small task: for checks of tokenizers, which need no executor."""
+    gold = "def add(a, b):\n    total = a + b\n    return total\n"
+    task = CodeTask("sample", "Write a function to add two numbers.", "assert add(1, 2) == 3\n", gold)
+    sources = (gold.replace("+", "-").replace("return total", "return a"), gold.replace("+", "-"), gold)
+    labels = (Label.ASSERTION_FAILURE, Label.ASSERTION_FAILURE, Label.PASS)
+    states = tuple(State(source, label) for source, label in zip(sources, labels, strict=True))
+    outcomes = {state.source: Verdict(state.label, state.label) for state in states}
+    turns = assistant_turns(Demonstration(task, Family.DEEP_VISIBLE, states), arm, load_wording())
+    return play_turns(task, arm, turns, load_wording(), lambda source, _: outcomes[source])[0]
 
 
 def _hash(*parts: object) -> str:
