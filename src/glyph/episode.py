@@ -221,9 +221,9 @@ class Episode:
             return None if inside else Breach(BreachKind.BAD_PATH, f"project_path must be {PROJECT_PATH!r}")
         path = normalise_path(call.arguments["file_path"])
         if path is None:
-            return Breach(BreachKind.BAD_PATH, "file_path leaves the workspace")
-        folders = {name.rpartition("/")[0] for name in self.workspace.files} | {PROJECT_PATH, ""}
-        return Breach(BreachKind.BAD_PATH, "file_path is a directory") if path in folders else None
+            return Breach(BreachKind.BAD_PATH, "file_path is no path inside the workspace")
+        is_folder = path == PROJECT_PATH or any(name.startswith(f"{path}/") for name in self.workspace.files)
+        return Breach(BreachKind.BAD_PATH, "file_path is a directory") if is_folder else None
 
     def _affordable(self, tool: Tool) -> bool:
         return self._state.spent + self._cost(tool) <= self.rules.budget
@@ -304,8 +304,8 @@ class Episode:
     def _verify_the_rest(self) -> Play:
         """Verify every candidate for the metrics, then the hidden final check: the tests once more, uncached."""
         for candidate in self._state.candidates:
+            candidate.shadow = candidate.shadow or not candidate.tested
             if candidate.sha256 not in self._state.verdicts:
-                candidate.shadow = True
                 self._state.shadow_tests += 1
                 yield from self._verdict(candidate.source)
         verdict = yield RunTest(self.workspace.solution)

@@ -11,12 +11,21 @@ from glyph.variants import STANDARD, Variant
 
 @dataclass(frozen=True)
 class Rules:
-    """What an episode is played by. `max_context_tokens` counts prompt plus completion of a turn."""
+    """What an episode is played by. `max_context_tokens` counts prompt plus completion of a turn.
+
+    Raises:
+        ValueError: a limit below 1, or a variant that contradicts the arm or the budget.
+    """
 
     arm: Arm
     variant: Variant = STANDARD
     budget: int = 8
     max_context_tokens: int = 4096
+
+    def __post_init__(self) -> None:
+        if self.budget < 1 or self.max_context_tokens < 1:
+            raise ValueError(f"budget {self.budget} and max_context_tokens {self.max_context_tokens} must be positive")
+        self.variant.check(self.arm, self.budget)
 
 
 @dataclass(frozen=True)

@@ -7,20 +7,26 @@ part of this package is shipped to it as it is. Nothing is downloaded and uv is 
 
 import asyncio
 import json
+import logging
 import os
 import socket
 import subprocess
 import sys
+import tempfile
 import weakref
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import verifiers.v1 as vf
+from pydantic import field_validator
 from verifiers.v1.runtimes import ProgramResult, Runtime, SubprocessConfig
 
+from glyph.executor import LEVELS
 from glyph.executor.levels import python_executable
 from glyph.program import JOB_PATH, Job
+
+logger = logging.getLogger(__name__)
 
 PACKAGE = Path(__file__).parent
 SHIPPED = (
@@ -50,6 +56,13 @@ class GlyphHarnessConfig(vf.HarnessConfig):
     resident: bool = True
     ship: bool = False
     python: str = "python3"
+
+    @field_validator("isolation")
+    @classmethod
+    def _known_level(cls, level: str) -> str:
+        if level not in ("auto", *LEVELS):
+            raise ValueError(f"isolation level {level!r}: expected auto or one of {', '.join(LEVELS)}")
+        return level
 
 
 class GlyphHarness(vf.Harness[GlyphHarnessConfig]):
@@ -123,23 +136,27 @@ class ResidentProgram:
     def __init__(self, isolation: str) -> None:
         self._control, theirs = socket.socketpair()
         environment = {k: v for k, v in os.environ.items() if "API_KEY" not in k.upper()}
-        with theirs:
+        with theirs, tempfile.TemporaryFile() as said:
             self.process = subprocess.Popen(
                 [python_executable(), "-I", "-S", str(PACKAGE / "program_server.py"), str(theirs.fileno()), isolation],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
+                stderr=said,
                 env=environment,
                 start_new_session=True,
             )
-        self._finalizer = weakref.finalize(self, _end, self.process, self._control)
-        self._control.settimeout(START_SECONDS)
-        self.level = self._control.recv(16).decode().strip()
+            theirs.close()
+            self._finalizer = weakref.finalize(self, _end, self.process, self._control)
+            self._control.settimeout(START_SECONDS)
+            self.level = self._control.recv(16).decode().strip()
+            said.seek(0)
+            message = said.read().decode(errors="replace").strip()
         if not self.level:
-            assert self.process.stderr is not None
-            said = self.process.stderr.read().decode(errors="replace").strip()
-            raise RuntimeError(f"the resident program did not start ({sys.executable}): {said[-1000:]}")
+            raise RuntimeError(f"the resident program did not start ({sys.executable}): {message[-1000:]}")
+        if message:
+            logger.warning("%s", message)
+        logger.info("candidates run at isolation level %s", self.level)
 
     @property
     def alive(self) -> bool:
@@ -173,5 +190,3 @@ def _end(process: subprocess.Popen, control: socket.socket) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-    if process.stderr is not None:
-        process.stderr.close()

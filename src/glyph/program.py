@@ -27,6 +27,7 @@ from glyph.workspace import Workspace
 JOB_PATH = ".glyph/job.json"
 RECORD_PATH = ".glyph/record.json"
 PROJECT_FOLDER = "project"
+MAX_MESSAGE = 4_000
 
 
 @dataclass(frozen=True)
@@ -73,9 +74,9 @@ def run_job(job: Job, folder: str, executor: Executor) -> tuple[int, str]:
     """Play a job and write its record; returns an exit code and what went wrong."""
     try:
         record = play(job, folder, executor)
-        write_atomically(os.path.join(folder, RECORD_PATH), json.dumps(record.to_dict()))
+        write_atomically(os.path.join(folder, RECORD_PATH), json.dumps(record.to_dict(), ensure_ascii=False))
     except (EndpointError, ExecutorError, OSError, ValueError) as error:
-        return 1, f"{type(error).__name__}: {error}"
+        return 1, f"{type(error).__name__}: {error}"[:MAX_MESSAGE]
     return 0, ""
 
 
@@ -93,9 +94,16 @@ def load_project(folder: str) -> dict[str, str]:
 
 
 def write_atomically(path: str, text: str) -> None:
-    os.makedirs(os.path.dirname(path), exist_ok=True)
+    """Write a file whole or not at all. Its folder may be new; the one above must be there.
+
+    A rollout that was given up (a time-out) has lost its working folder: nothing may grow again there. What is no
+    text (a lone surrogate in a hostile candidate's report) becomes "?", so that every reader can store it again.
+    """
+    folder = os.path.dirname(path)
+    if not os.path.isdir(folder):
+        os.mkdir(folder)
     partial = f"{path}.partial"
-    with open(partial, "w", encoding="utf-8", newline="") as file:
+    with open(partial, "w", encoding="utf-8", errors="replace", newline="") as file:
         file.write(text)
     os.replace(partial, path)
 
@@ -104,8 +112,11 @@ def main() -> int:
     with open(JOB_PATH, encoding="utf-8") as file:
         job = Job(**json.load(file))
     os.unlink(JOB_PATH)  # before any candidate runs
-    with Executor(Limits(), level=job.isolation, workers=1) as executor:
-        code, message = run_job(job, os.getcwd(), executor)
+    try:
+        with Executor(Limits(), level=job.isolation, workers=1) as executor:
+            code, message = run_job(job, os.getcwd(), executor)
+    except (ExecutorError, ValueError) as error:  # no such isolation level here
+        code, message = 1, f"{type(error).__name__}: {error}"
     if message:
         print(message, file=sys.stderr)
     return code

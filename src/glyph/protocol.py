@@ -3,6 +3,9 @@
 Owns the outcome labels, the tools and their argument names, the stop reasons, and the text form of every
 turn. Text goes in and typed turns come out, or the other way round; nothing here keeps state or runs code.
 Whatever a model says parses to a value: a breach of the grammar is a `Breach`, never an exception.
+
+LF alone separates lines. A CR in a turn is a breach; other Unicode separators are characters like any other (they
+may stand in a JSON string or in a final sentence).
 """
 
 import json
@@ -119,6 +122,7 @@ class Breach:
     decision: Decision | None = None
 
 
+_TOOL_NAMES = {tool.value for tool in Tool}
 _CALL = re.compile(r"CALL ([^\s{]+) (\{.*\})", re.DOTALL)
 _PREDICTION = re.compile(r"<PREDICTION>(.*)</PREDICTION>")
 _DECISION = re.compile(r"<DECISION>(.*)</DECISION>")
@@ -130,7 +134,7 @@ def parse_turn(text: str) -> Call | Final | Breach:
     if breach:
         return breach
     if text.startswith("FINAL:"):
-        if "\n" in text:
+        if not _is_one_line(text):
             return Breach(BreachKind.NOT_A_TURN, "FINAL must be a single line")
         return Final(text[len("FINAL:") :].strip())
     return _parse_call(text)
@@ -146,9 +150,10 @@ def parse_prediction_turn(text: str, gated: bool = True) -> Prediction | Breach:
         return breach
     lines = text.split("\n")
     label = read_label(lines[0])
-    if label is None:
-        return Breach(_label_fault(lines[0]), f"expected a <PREDICTION> line, got {_clip(lines[0])}")
     decision = read_decision(lines[1]) if gated and len(lines) > 1 else None
+    if label is None:
+        fault = f"expected a <PREDICTION> line, got {_clip(lines[0])}"
+        return Breach(_label_fault(lines[0]), fault, None, decision)
     if gated and decision is None:
         got = _clip(lines[1]) if len(lines) > 1 else "the end of the turn"
         kind = BreachKind.BAD_DECISION if len(lines) > 1 and "DECISION" in lines[1] else BreachKind.NOT_A_TURN
@@ -229,10 +234,10 @@ def is_text(text: str) -> bool:
 
 def _parse_call(text: str) -> Call | Breach:
     match = _CALL.fullmatch(text)
-    if not match or "\n" in text:
+    if not match or not _is_one_line(text):
         return Breach(BreachKind.NOT_A_TURN, f"expected one line 'CALL tool {{json}}' or 'FINAL: …', got {_clip(text)}")
     name, body = match[1], match[2]
-    if name not in {tool.value for tool in Tool}:
+    if name not in _TOOL_NAMES:
         return Breach(BreachKind.UNKNOWN_TOOL, f"no tool {_clip(name)}")
     try:
         arguments = json.loads(body, object_pairs_hook=_object_without_duplicates)
@@ -255,6 +260,10 @@ def _check_call(tool: Tool, arguments: dict) -> Call | Breach:
     if not call_id or len(call_id) > MAX_ID_CHARACTERS or not call_id.isprintable():
         return Breach(BreachKind.BAD_ARGUMENTS, f"id must be 1 to {MAX_ID_CHARACTERS} printable characters")
     return Call(tool, call_id, arguments)
+
+
+def _is_one_line(text: str) -> bool:
+    return "\n" not in text and "\r" not in text
 
 
 def _object_without_duplicates(pairs: list) -> dict:

@@ -75,6 +75,7 @@ class PredictionTarget:
     `message_index` points into the conversation. `label` and `decision` are as sampled, None where the turn did
     not give one. `effective_decision` is what was carried out: it differs under `forced_keep` and `random_gate`
     (then `overridden`, and the sampled decision and call earn no credit), and is None when nothing was carried out.
+    `shadow` says that the turn ran no visible test, so that its outcome was not shown.
     """
 
     call_id: str
@@ -172,13 +173,14 @@ def _build(kind: Any, value: Any, where: str) -> Any:
         return tuple(_build(get_args(kind)[0], item, f"{where}[{i}]") for i, item in enumerate(value))
     if origin is dict:
         _require(isinstance(value, dict), where, "an object", value)
-        return dict(value)
+        return {key: _build(get_args(kind)[1], item, f"{where}.{key}") for key, item in value.items()}
     if issubclass(kind, Enum):
-        _require(value in {member.value for member in kind}, where, f"one of {[m.value for m in kind]}", value)
+        _require(value in [member.value for member in kind], where, f"one of {[m.value for m in kind]}", value)
         return kind(value)
     if hasattr(kind, "__dataclass_fields__"):
         return _build_dataclass(kind, value, where)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        _require(abs(value) < 2**63, where, "a number of sane size", value)
         return float(value)
     _require(isinstance(value, kind) and (kind is not int or not isinstance(value, bool)), where, kind.__name__, value)
     return value

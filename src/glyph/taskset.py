@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import verifiers.v1 as vf
-from pydantic import field_validator
+from pydantic import field_validator, model_validator
 
 from glyph.episode import Rules
 from glyph.evaluation.metrics import rollout_metrics
@@ -44,8 +44,17 @@ class GlyphTask(vf.Task[GlyphTaskData]):
         await runtime.write(f"{PROJECT_FOLDER}/{SOLUTION_PATH}", PLACEHOLDER.encode())
 
     async def finalize(self, trace: vf.Trace, runtime: Any) -> None:
-        """Attach the record. A missing record is a fault of the environment: an error, not a reward of 0."""
-        trace.info[INFO_KEY] = record_from_dict(json.loads(await runtime.read(RECORD_PATH))).to_dict()
+        """Attach the record. A missing record is a fault of the environment: an error, not a reward of 0.
+
+        Raises:
+            RuntimeError: the program was stopped before it had written one (a time-out, or a limit of Verifiers that
+                the arm does not know).
+        """
+        try:
+            data = json.loads(await runtime.read(RECORD_PATH))
+        except FileNotFoundError as error:
+            raise RuntimeError(f"the rollout left no record; it stopped with {trace.stop_condition!r}") from error
+        trace.info[INFO_KEY] = record_from_dict(data).to_dict()
 
     @vf.reward
     async def solved(self, trace: vf.Trace) -> float:
@@ -75,6 +84,11 @@ class GlyphTasksetConfig(vf.TasksetConfig):
     @classmethod
     def _known_variant(cls, text: str) -> str:
         return parse_variant(text).name
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "GlyphTasksetConfig":
+        Rules(self.arm, parse_variant(self.variant), self.budget, self.max_context_tokens)
+        return self
 
 
 class GlyphTaskset(vf.Taskset[GlyphTask, GlyphTasksetConfig]):

@@ -1,7 +1,16 @@
 """Variants of an arm: small, named policies that the state machine asks. There is no second copy of the loop.
 
-A variant is written as text, e.g. `forced_keep`, `random_gate(rate=0.2,seed=1)`, `test_budget(n=1,cost=4)`, or
-several joined by `+`. `standard` is the published behaviour.
+A variant is written as text, or several joined by `+`. All but `test_budget` are of Arm B.
+
+- `standard`: the published behaviour.
+- `forced_keep`: a sampled REVISE is carried out as KEEP: its patch is discarded, python_test runs under its id.
+- `ungated`: prediction turns have no DECISION line: predict, then always test.
+- `random_gate(rate=0.2,seed=1)`: a seeded coin decides, REVISE with probability `rate`. REVISE → KEEP is done as above.
+  For KEEP → REVISE the test is withheld, at no cost, and a *continuation turn* is due: exactly one apply_patch CALL,
+  without a prediction; anything else breaks the protocol. The id of the withheld test is used up.
+- `revise_feedback`: the result of a revising patch that applied also tells the outcome of the rejected candidate.
+- `test_budget(n=1,cost=4)`: at most n visible tests, each of which costs that many calls; a test beyond them is refused
+  for one call.
 """
 
 import hashlib
@@ -9,7 +18,7 @@ import re
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from glyph.protocol import Decision
+from glyph.protocol import Arm, Decision
 
 
 class Gate(str, Enum):
@@ -45,7 +54,7 @@ class Variant:
     def name(self) -> str:
         parts = []
         if self.gate is Gate.RANDOM:
-            parts.append(f"random_gate(rate={self.rate:g},seed={self.seed})")
+            parts.append(f"random_gate(rate={self.rate!r},seed={self.seed})")
         elif self.gate is not Gate.SAMPLED:
             parts.append(self.gate.value)
         if self.revise_feedback:
@@ -53,6 +62,19 @@ class Variant:
         if self.tests is not None:
             parts.append(f"test_budget(n={self.tests},cost={self.test_cost})")
         return "+".join(parts) or "standard"
+
+    def check(self, arm: Arm, budget: int) -> None:
+        """Refuse what contradicts the arm or the budget.
+
+        Raises:
+            ValueError: a variant of predictions in Arm A, feedback without REVISE, or a test that no budget can pay.
+        """
+        if arm is Arm.REACTIVE and (self.gate is not Gate.SAMPLED or self.revise_feedback):
+            raise ValueError(f"variant {self.name!r} is about Arm B's decisions; Arm A knows test_budget only")
+        if self.gate is Gate.UNGATED and self.revise_feedback:
+            raise ValueError("variant revise_feedback needs a grammar with REVISE, ungated has none")
+        if self.tests != 0 and self.test_cost > budget:
+            raise ValueError(f"variant {self.name!r}: a test costs more than the whole budget of {budget}")
 
     def decide(self, sampled: Decision | None, conversation: str) -> Decision:
         """The decision that is carried out. The coin of `random_gate` is keyed by its seed and the conversation."""
@@ -66,27 +88,37 @@ class Variant:
 
 STANDARD = Variant()
 _PART = re.compile(r"([a-z_]+)(?:\(([^()]*)\))?")
+_PARAMETERS: dict[str, dict[str, type[int] | type[float]]] = {
+    "standard": {},
+    "forced_keep": {},
+    "ungated": {},
+    "random_gate": {"rate": float, "seed": int},
+    "revise_feedback": {},
+    "test_budget": {"n": int, "cost": int},
+}
 
 
 def parse_variant(text: str) -> Variant:
     """Read a variant from its text form.
 
     Raises:
-        ValueError: an unknown variant or parameter; says which are known.
+        ValueError: an unknown variant or parameter, or parts that contradict each other; says what is expected.
     """
-    variant = STANDARD
+    variant, seen = STANDARD, set()
     for part in text.replace(" ", "").split("+"):
         match = _PART.fullmatch(part)
         if not match:
             raise ValueError(f"variant {part!r}: expected name or name(key=value,…)")
-        variant = _with_part(variant, match[1], _parameters(match[2] or "", part))
+        if match[1] not in _PARAMETERS:
+            raise ValueError(f"variant {match[1]!r}: expected one of {', '.join(_PARAMETERS)}")
+        if match[1] in seen:
+            raise ValueError(f"variant {match[1]!r} stands twice in {text!r}")
+        seen.add(match[1])
+        variant = _with_part(variant, match[1], _parameters(match[1], match[2] or ""))
     return variant
 
 
-def _with_part(variant: Variant, name: str, given: dict[str, float]) -> Variant:
-    known = {"random_gate": {"rate", "seed"}, "test_budget": {"n", "cost"}}.get(name, set())
-    if set(given) - known:
-        raise ValueError(f"variant {name!r}: unknown parameter {sorted(set(given) - known)}, known {sorted(known)}")
+def _with_part(variant: Variant, name: str, given: dict[str, int | float]) -> Variant:
     if name == "standard":
         return variant
     if name == "revise_feedback":
@@ -96,9 +128,6 @@ def _with_part(variant: Variant, name: str, given: dict[str, float]) -> Variant:
         if tests < 0 or cost < 1:
             raise ValueError(f"variant test_budget: n must be >= 0 and cost >= 1, got n={tests}, cost={cost}")
         return replace(variant, tests=tests, test_cost=cost)
-    if name not in ("forced_keep", "ungated", "random_gate"):
-        options = "standard, forced_keep, ungated, random_gate, revise_feedback, test_budget"
-        raise ValueError(f"variant {name!r}: expected one of {options}")
     if variant.gate is not Gate.SAMPLED:
         raise ValueError(f"variant {name!r}: the gate is already {variant.gate.value!r}")
     if name == "random_gate" and ("rate" not in given or not 0 <= given["rate"] <= 1):
@@ -106,11 +135,17 @@ def _with_part(variant: Variant, name: str, given: dict[str, float]) -> Variant:
     return replace(variant, gate=Gate(name), rate=given.get("rate", 0.0), seed=int(given.get("seed", 0)))
 
 
-def _parameters(text: str, part: str) -> dict[str, float]:
-    try:
-        return {key: float(value) for key, value in (item.split("=") for item in text.split(",") if item)}
-    except ValueError:
-        raise ValueError(f"variant {part!r}: parameters are key=number pairs") from None
+def _parameters(name: str, text: str) -> dict[str, int | float]:
+    known, given = _PARAMETERS[name], {}
+    for item in text.split(",") if text else ():
+        key, _, value = item.partition("=")
+        if key not in known or key in given:
+            raise ValueError(f"variant {name!r}: parameter {key!r} is unknown or given twice, known are {list(known)}")
+        try:
+            given[key] = known[key](value)
+        except ValueError:
+            raise ValueError(f"variant {name!r}: {key} must be {known[key].__name__}, got {value!r}") from None
+    return given
 
 
 def _coin(seed: int, conversation: str) -> float:

@@ -41,9 +41,9 @@ class Workspace:
         text = self.files.get(path)
         if text is None:
             return _missing(path)
-        count = _occurrences(text, find)
-        if count != 1:
-            return Answer(False, f"patch failed: find occurs {count} times in {path}, expected exactly once")
+        fault = _find_fault(text, find)
+        if fault:
+            return Answer(False, f"patch failed: find {fault} in {path}, it must occur exactly once")
         patched = text.replace(find, replace)
         if len(patched) > MAX_FILE_CHARACTERS:
             return Answer(False, f"patch failed: {path} would exceed {MAX_FILE_CHARACTERS} characters")
@@ -55,12 +55,12 @@ def _missing(path: str) -> Answer:
     return Answer(False, f"no such file: {path}")
 
 
-def _occurrences(text: str, find: str) -> int:
-    """Occurrences of `find`, overlapping ones included, counted up to 2 (an empty `find` is everywhere)."""
-    if not find:
-        return len(text) + 1
+def _find_fault(text: str, find: str) -> str | None:
+    """What keeps `find` from naming one place; overlapping occurrences are several, an empty text is everywhere."""
     first = text.find(find)
-    return 0 if first < 0 else 1 + (text.find(find, first + 1) >= 0)
+    if first < 0:
+        return "does not occur"
+    return "occurs more than once" if not find or text.find(find, first + 1) >= 0 else None
 
 
 def normalise_path(path: str) -> str | None:

@@ -99,15 +99,15 @@ def _run(plan: RolloutPlan, output: Path, prompts: Path, resume: bool) -> None:
     arms, variant = _arms(plan.arms), parse_variant(plan.variant)
     if plan.model == "demonstrations" and variant.name != "standard":
         raise ValueError("demonstrations have no turns for a variant: give --model")
+    rules = [Rules(arm, variant, plan.budget, plan.max_context_tokens) for arm in arms]
+    tasks = {arm: _tasks(plan, arm) for arm in arms}
     _claim(output, plan, wording, resume)
     with ExitStack() as stack:
         executor = stack.enter_context(Executor(workers=4))
         engine = _load_engine(plan, stack) if plan.model != "demonstrations" else None
-        for arm in arms:
-            rules = Rules(arm, variant, plan.budget, plan.max_context_tokens)
-            rows = read_rows(Path(plan.data), f"arm_{arm.value}_{plan.split}.jsonl", ("system", "prompt"))
-            tasks = [task_of(row) for row in (rows[: plan.num_tasks] if plan.num_tasks else rows)]
-            _play_arm(plan, rules, tasks, wording, executor, engine, output / f"arm_{arm.value}" / "traces.jsonl")
+        for each in rules:
+            path = output / f"arm_{each.arm.value}" / "traces.jsonl"
+            _play_arm(plan, each, tasks[each.arm], wording, executor, engine, path)
         _write_manifest(output, plan, wording, executor.facts(), round(time.monotonic() - started, 1))
 
 
@@ -120,18 +120,26 @@ def _arms(name: str) -> list[Arm]:
         raise ValueError(f"arm {name!r}: expected a, b or both") from None
 
 
+def _tasks(plan: RolloutPlan, arm: Arm) -> list[CodeTask]:
+    rows = read_rows(Path(plan.data), f"arm_{arm.value}_{plan.split}.jsonl", ("system", "prompt"))
+    return [task_of(row) for row in (rows[: plan.num_tasks] if plan.num_tasks else rows)]
+
+
 def _claim(output: Path, plan: RolloutPlan, wording: Wording, resume: bool) -> None:
     """Make the run folder ours: nothing is overwritten, and a resumed run has the plan that it began with."""
     path = output / "manifest.json"
-    if path.exists() != resume:
-        fault = "there is no run to resume" if resume else "a run is there: give --resume, or another folder"
-        raise ValueError(f"{output}: {fault}")
-    if resume:
-        begun = json.loads(path.read_text())
-        if begun["plan"] != asdict(plan) or begun["wording_digest"] != wording.digest:
-            raise ValueError(f"{output}: the run began with another plan: {begun['plan']}")
-    else:
+    if not resume:
+        if output.exists() and any(output.iterdir()):
+            raise ValueError(f"{output}: not empty: give --resume to go on with a run, or another folder")
         _write_manifest(output, plan, wording, {}, None)
+        return
+    try:
+        begun = json.loads(path.read_text())
+        same = begun["plan"] == asdict(plan) and begun["wording_digest"] == wording.digest
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{output}: there is no run to resume ({type(error).__name__}: {error})") from error
+    if not same:
+        raise ValueError(f"{output}: the run began with another plan or wording: {begun['plan']}")
 
 
 def _load_engine(plan: RolloutPlan, stack: ExitStack) -> tuple[Any, Any]:
@@ -190,7 +198,10 @@ def _finished(path: Path) -> Iterable[Trace]:
     if not path.exists() or not path.stat().st_size:
         return []
     try:
-        kept = [trace for trace in read_traces(path, lenient=True).traces if trace.error is None]
+        found = read_traces(path, lenient=True)
+        kept = [trace for trace in found.traces if trace.error is None]
+        for bad in found.skipped:
+            say(f"{path}:{bad.line}: dropped and played again: {bad.reason}")
     except TraceError:
         kept = []  # nothing but a half-written line
     partial = path.with_name(path.name + ".partial")

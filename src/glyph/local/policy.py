@@ -71,14 +71,15 @@ class EnginePolicy:
 
 
 class DemonstrationPolicy:
-    """Plays the demonstration of the task that the conversation opens with."""
+    """Plays the demonstration of the task that the last user message poses."""
 
     def __init__(self, demonstrations: Iterable[Demonstration], arm: Arm, wording: Wording) -> None:
         self._turns = {wording.user(d.task): assistant_turns(d, arm, wording) for d in demonstrations}
 
     async def turn(self, messages: list[Message], session: str) -> ModelTurn:
-        taken = sum(message["role"] == "assistant" for message in messages)
-        return ModelTurn(self._turns[messages[1]["content"]][taken])
+        opening = max(i for i, message in enumerate(messages) if message["role"] == "user")
+        taken = sum(message["role"] == "assistant" for message in messages[opening:])
+        return ModelTurn(self._turns[messages[opening]["content"]][taken])
 
     def end(self, session: str) -> None:
         pass

@@ -42,6 +42,11 @@ def from_texts(texts: Sequence[str]) -> Policy:
     return policy
 
 
+def as_text(text: str) -> str:
+    """What is left of a text on the way through UTF-8: lone surrogates become U+FFFD, as in any tokenizer's output."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 class ScriptedClient(Client):
     """A Verifiers client whose turns come from a policy."""
 
@@ -62,7 +67,7 @@ class ScriptedClient(Client):
         prompt = turn.prompt if turn is not None else dialect.parse_request(body)[0]
         messages = [{"role": message.role, "content": content_text(message.content)} for message in prompt]
         try:
-            text = self.policy(messages)
+            text = as_text(self.policy(messages))
         except Exception as error:  # the boundary: a fault of the script is a failed provider call
             raise ProviderError(f"scripted policy: {type(error).__name__}: {error}", status_code=400) from error
         if self.tokenizer is not None:
@@ -99,7 +104,7 @@ def create_app(policy: Policy) -> web.Application:
 
     async def chat(request: web.Request) -> web.Response:
         body = await request.json()
-        text = policy(body["messages"])
+        text = as_text(policy(body["messages"]))
         message = {"role": "assistant", "content": text}
         reply = {
             "id": "scripted",

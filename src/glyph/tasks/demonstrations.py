@@ -88,8 +88,9 @@ def plan_demonstrations(
 
 
 def _alternate(first: Family, second: Family, counts: dict[Family, int]) -> list[Family]:
-    """The families still to be given out, popped from the end."""
-    return [family for _ in range(counts[first]) for family in (second, first)]
+    """The families still to be given out, popped from the end: in turn while both are wanted."""
+    rounds = range(max(counts[first], counts[second]))
+    return [family for i in reversed(rounds) for family in (second, first) if i < counts[family]]
 
 
 def _demonstration(task: CodeTask, wanted: dict[int, list[Family]], run: Run, seed: int) -> Demonstration:

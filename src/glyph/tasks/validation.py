@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from glyph.protocol import Arm, Label
-from glyph.records import SCHEMA_VERSION
-from glyph.tasks.demonstrations import PUBLISHED_COUNTS, Run, play_turns
+from glyph.protocol import Arm, Decision, Label
+from glyph.records import SCHEMA_VERSION, RolloutRecord
+from glyph.tasks.demonstrations import PUBLISHED_COUNTS, Family, Run, play_turns
 from glyph.tasks.preparation import TASK_SPLITS
 from glyph.tasks.prompts import Wording
 from glyph.tasks.task import CodeTask
@@ -23,7 +23,9 @@ from glyph.workspace import PLACEHOLDER
 
 Row = dict[str, Any]
 MAX_TRACE_TOKENS = 1280
+TRACE_FIELDS = ("messages", "family", "states")
 _TEXT_FIELDS = ("task_id", "arm", "split", "text", "test_code", "gold")
+_LISTS = {"messages": ("role", "content"), "states": ("source", "label")}
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ def read_folder(folder: Path) -> DataFolder:
     task_files = {(arm, split): f"arm_{arm.value}_{split}.jsonl" for arm in Arm for split in TASK_SPLITS}
     trace_files = {arm: f"sft/arm_{arm.value}/train.jsonl" for arm in Arm}
     tasks = {key: read_rows(folder, name, ("system", "prompt")) for key, name in task_files.items()}
-    traces = {arm: read_rows(folder, name, ("messages", "family", "states")) for arm, name in trace_files.items()}
+    traces = {arm: read_rows(folder, name, TRACE_FIELDS) for arm, name in trace_files.items()}
     names = (*task_files.values(), *trace_files.values())
     digests = {name: hashlib.sha256(_read(folder, name)).hexdigest() for name in names}
     try:
@@ -91,7 +93,22 @@ def _row(line: bytes, where: str, extra: Sequence[str]) -> Row:
     if missing or row.get("schema_version") != SCHEMA_VERSION:
         fault = f"no {', '.join(missing)}" if missing else f"schema_version {row.get('schema_version')!r}"
         raise ValueError(f"{where}: {fault}; run python -m data.prepare")
+    wrong = [name for name in (*_TEXT_FIELDS, *extra) if not _is_well_formed(name, row[name])]
+    if wrong:
+        raise ValueError(f"{where}: {', '.join(wrong)} not of the form that data.prepare writes; run it again")
     return row
+
+
+def _is_well_formed(name: str, value: Any) -> bool:
+    """Every field is a text, or for `messages` and `states` a list of at least one object of texts."""
+    if name not in _LISTS:
+        return isinstance(value, str)
+    keys = _LISTS[name]
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(item, dict) and all(isinstance(item.get(key), str) for key in keys) for item in value)
+    )
 
 
 def task_of(row: Row) -> CodeTask:
@@ -105,6 +122,7 @@ def validate(
     yield _digests(data, wording)
     yield _composition(data)
     yield _disjoint(data)
+    yield _in_place(data)
     yield _matched(data)
     yield _no_tests_in_workspace(data)
     with ThreadPoolExecutor(workers) as pool:
@@ -158,7 +176,22 @@ def _disjoint(data: DataFolder) -> Check:
             faults.append(f"arm {arm.value} {split}: a task stands twice")
         if [row["task_id"] for row in rows] != [row["task_id"] for row in data.tasks[Arm.REACTIVE, split]]:
             faults.append(f"{split}: the arms do not hold the same tasks in the same order")
+    for arm, rows in data.traces.items():
+        if len({row["task_id"] for row in rows}) != len(rows):
+            faults.append(f"arm {arm.value} sft: a task stands twice")
     return Check("splits are disjoint", len(homes), tuple(faults))
+
+
+def _in_place(data: DataFolder) -> Check:
+    """Every row says the arm and split of the file that it stands in."""
+    files = {**data.tasks, **{(arm, "sft"): rows for arm, rows in data.traces.items()}}
+    faults = [
+        f"arm {arm.value} {split}: task {row['task_id']} says arm {row['arm']!r}, split {row['split']!r}"
+        for (arm, split), rows in files.items()
+        for row in rows
+        if (row["arm"], row["split"]) != (arm.value, split)
+    ]
+    return Check("rows stand in their files", sum(map(len, files.values())), tuple(faults))
 
 
 def _matched(data: DataFolder) -> Check:
@@ -195,14 +228,14 @@ def _golds(data: DataFolder, run: Run, over: Callable[..., Iterable[Any]]) -> Ch
 
 
 def _replays(data: DataFolder, wording: Wording, run: Run, over: Callable[..., Iterable[Any]]) -> Check:
-    rows = [row for rows in data.traces.values() for row in rows]
-    faults = [line for lines in over(lambda row: _replay(row, wording, run), rows, "trace replays") for line in lines]
-    return Check("traces replay through the environment", len(rows), tuple(faults))
+    work = [(arm, row) for arm, rows in data.traces.items() for row in rows]
+    played = over(lambda pair: _replay(pair[0], pair[1], wording, run), work, "trace replays")
+    return Check("traces replay through the environment", len(work), tuple(line for lines in played for line in lines))
 
 
-def _replay(row: Row, wording: Wording, run: Run) -> list[str]:
+def _replay(arm: Arm, row: Row, wording: Wording, run: Run) -> list[str]:
     """Play a trace's assistant turns again; the conversation, the outcomes and the reward must come out the same."""
-    where, arm = f"arm {row['arm']}, task {row['task_id']}", Arm(row["arm"])
+    where = f"arm {arm.value}, task {row['task_id']}"
     turns = [message["content"] for message in row["messages"] if message["role"] == "assistant"]
     try:
         messages, record = play_turns(task_of(row), arm, turns, wording, run)
@@ -215,8 +248,23 @@ def _replay(row: Row, wording: Wording, run: Run) -> list[str]:
         faults.append(f"{where}: the environment answers differently than the trace says")
     if seen != states:
         faults.append(f"{where}: states are {[label for _, label in seen]}, the trace says {[s[1] for s in states]}")
-    if any(label == "PASS" for _, label in states[:-1]) or not states or states[-1][1] != "PASS":
+    if any(label == "PASS" for _, label in states[:-1]) or states[-1][1] != "PASS":
         faults.append(f"{where}: faulty states must fail and the final state pass")
+    faults += [f"{where}: {fault}" for fault in _untaught(row["family"], len(states), record)]
     if record.reward != 1.0:
         faults.append(f"{where}: earns no reward ({record.stop_reason.value})")
+    return faults
+
+
+def _untaught(family: str, states: int, record: RolloutRecord) -> list[str]:
+    """Where a trace is not what its family shows: the number of states, and Arm B's predictions and decisions."""
+    wanted = {Family.DIRECT.value: 1, Family.DEEP_SHADOW.value: 3, Family.DEEP_VISIBLE.value: 3}.get(family, 2)
+    faults = [] if states == wanted else [f"{states} states, a {family} trace has {wanted}"]
+    foreseen = family in (Family.SHADOW.value, Family.DEEP_SHADOW.value)
+    for target in record.targets:
+        label = target.verified_label if foreseen else Label.PASS
+        decision = Decision.KEEP if label is Label.PASS else Decision.REVISE
+        if (target.label, target.decision) != (label, decision):
+            said = f"{target.label and target.label.value}, {target.decision and target.decision.value}"
+            faults.append(f"predicts {said} where a {family} trace says {label.value}, {decision.value}")
     return faults
