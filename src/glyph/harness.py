@@ -88,6 +88,9 @@ class GlyphHarness(vf.Harness[GlyphHarnessConfig]):
         local = isinstance(self.config.runtime, SubprocessConfig)
         if local and self.config.resident and not self.config.ship:
             return await (await self._resident_program()).play(job, str(runtime.workdir))  # type: ignore[attr-defined]
+        await runtime.write(JOB_PATH, b"")
+        if local:  # the job holds the secret: other users of this machine must not read it
+            (Path(runtime.workdir) / JOB_PATH).chmod(0o600)  # type: ignore[attr-defined]
         await runtime.write(JOB_PATH, json.dumps(asdict(job)).encode())
         if local and not self.config.ship:
             command = [python_executable(), "-I", "-S", str(PACKAGE / "program.py")]

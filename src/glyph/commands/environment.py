@@ -1,4 +1,4 @@
-"""`glyph cases`, `glyph serve`, `glyph parity`: the executor's hostile cases, and a real model's endpoint and tokens."""
+"""`glyph cases`, `glyph serve`, `glyph parity`: hostile candidates, a real model behind an endpoint, its tokens."""
 
 import json
 from pathlib import Path
