@@ -18,7 +18,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from glyph.executor.pool import Executor, ExecutorError, Limits
+from glyph.executor.assertions import TestCodeError
+from glyph.executor.pool import Executor
+from glyph.executor.sandbox import ExecutorError, Limits
 from glyph.protocol import Label
 
 LATE_SECONDS = 2.0
@@ -68,8 +70,17 @@ def _case(item: Any, where: str) -> Case:
 
 
 def run_cases(cases: list[Case], level: str = "auto") -> Iterator[tuple[Case, str | None]]:
-    """Run the cases among canaries; yields each with None, or with what is wrong."""
-    with Canaries() as canaries, Executor(level=level) as first, Executor(level=level) as second:
+    """Run the cases among canaries; yields each with None, or with what is wrong.
+
+    Raises:
+        ValueError: the level does not exist or does not work here.
+    """
+    with contextlib.ExitStack() as stack:
+        canaries = stack.enter_context(Canaries())
+        try:
+            first, second = (stack.enter_context(Executor(level=level)) for _ in range(2))
+        except ExecutorError as error:
+            raise ValueError(str(error)) from error
         for case in cases:
             with _stdin(case.stdin_pipe):
                 yield case, _run_case(case, [first, second]) or canaries.disturbed()
@@ -85,12 +96,13 @@ def _run_case(case: Case, executors: list[Executor]) -> str | None:
             started = time.monotonic()
             try:
                 verdict = executor.run(case.source, case.tests, limits)
-            except ExecutorError as error:
-                return f"executor fault: {error}"
+            except (ExecutorError, TestCodeError) as error:
+                return f"{type(error).__name__}: {error}"
             seconds = time.monotonic() - started
             if verdict.label not in case.accept:
                 wanted = "/".join(label.value for label in case.accept)
-                return f"{verdict.label.value} ({verdict.reason or verdict.detail}), accepted {wanted}"
+                cause = verdict.reason or f"{verdict.exception_type}: {verdict.detail}"
+                return f"{verdict.label.value} ({cause}), accepted {wanted}"
             if seconds > case.timeout_seconds + LATE_SECONDS:
                 return f"verdict after {seconds:.1f} s, limit {case.timeout_seconds} s"
             seen.add(verdict.label)
@@ -145,25 +157,47 @@ def _become_subreaper() -> None:
 
 
 def _stray_processes() -> list[int]:
-    """Descendants of this process other than the zygotes (which run `zygote.py`, and in namespaces a child each)."""
-    parents, lines = {}, {}
+    """Living descendants of this process other than zygotes and, in namespaces, the first child of each: its keeper."""
+    table = _process_table()
+    zygotes = {pid for pid, process in table.items() if process.parent == os.getpid() and process.is_zygote}
+    keepers = set()
+    for zygote in zygotes:
+        inner = [(process.started, pid) for pid, process in table.items() if process.parent == zygote]
+        if table[zygote].in_namespaces and inner:
+            keepers.add(min(inner)[1])
+    return sorted(pid for pid in table if pid not in zygotes | keepers and _is_below_us(pid, table))
+
+
+@dataclass(frozen=True)
+class _Process:
+    parent: int
+    started: int
+    command: list[str]
+
+    @property
+    def is_zygote(self) -> bool:
+        return any(word.endswith("start_zygote.py") for word in self.command)
+
+    @property
+    def in_namespaces(self) -> bool:
+        return self.command[-1:] == ["namespaces"]
+
+
+def _process_table() -> dict[int, _Process]:
+    table = {}
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, ValueError):
-            state, parent = (entry / "stat").read_bytes().rpartition(b")")[2].split()[:2]
-            if state == b"Z":
-                continue  # dead: only its entry waits for us
-            parents[int(entry.name)] = int(parent)
-            lines[int(entry.name)] = (entry / "cmdline").read_bytes()
-    zygotes = {pid for pid, parent in parents.items() if parent == os.getpid() and b"zygote.py" in lines.get(pid, b"")}
-    inner = {pid for pid, parent in parents.items() if parent in zygotes and b"namespaces" in lines.get(parent, b"")}
-    known = zygotes | inner
-    return sorted(pid for pid in parents if pid not in known and _descends(pid, parents) and pid != os.getpid())
+            fields = (entry / "stat").read_bytes().rpartition(b")")[2].split()
+            if fields[0] not in (b"Z", b"X"):  # a dead one's entry is all that is left of it
+                command = (entry / "cmdline").read_bytes().decode("utf-8", "replace").rstrip("\0").split("\0")
+                table[int(entry.name)] = _Process(int(fields[1]), int(fields[19]), command)
+    return table
 
 
-def _descends(pid: int, parents: dict[int, int]) -> bool:
-    while pid in parents and pid != os.getpid():
-        pid = parents[pid]
-    return pid == os.getpid()
+def _is_below_us(pid: int, table: dict[int, _Process]) -> bool:
+    while pid in table and table[pid].parent != os.getpid():
+        pid = table[pid].parent
+    return pid in table
 
 
 @contextlib.contextmanager

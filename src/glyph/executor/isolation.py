@@ -1,4 +1,4 @@
-"""What the kernel can do to shut a candidate in: the levels, and the system calls behind them (Linux, ctypes).
+"""What the kernel can do to shut a candidate in: the system calls behind the levels (Linux, ctypes).
 
 Runs only inside the zygote and its children, never in the parent. `docs/sandbox.md` says what each level covers.
 """
@@ -6,42 +6,22 @@ Runs only inside the zygote and its children, never in the parent. `docs/sandbox
 import ctypes
 import os
 import sys
-import sysconfig
-from enum import Enum
+
+from glyph.executor import seccomp
 
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x04000000, 0x08000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
-MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = (
-    1,
-    2,
-    4,
-    8,
-    32,
-    4096,
-    16384,
-    1 << 18,
-)
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT = 1, 2, 4, 8, 32
+MS_BIND, MS_REC, MS_PRIVATE = 4096, 16384, 1 << 18
 MNT_DETACH = 2
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 4, 36, 38
-ADDR_NO_RANDOMIZE = 0x0040000
 SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 SYS_CAPSET = {"x86_64": 126, "aarch64": 91}
 INSIDE_ID = 1000
+FIRST_USER, USERS = 61184, 4000
+"""User ids that Linux distributions leave for dynamic users; a zygote that is root takes a pair of them."""
 SCRATCH = "/tmp"
 _STAGE = "/proc"  # where the new root is mounted before it becomes the root: it always exists and holds no source
-
-
-class Level(str, Enum):
-    """Isolation levels, best first.
-
-    NAMESPACES: own user, process, mount, network and IPC namespaces with a read-only root of the interpreter only.
-    USER: root without namespaces: a user id of its own, so no reading of root's files and no signals to others.
-    PROCESS: resource limits, an own session, and the killing of every descendant; files and network are open.
-    """
-
-    NAMESPACES = "namespaces"
-    USER = "user"
-    PROCESS = "process"
 
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -65,19 +45,25 @@ def prctl(option: int, value: int) -> None:
     _call("prctl", option, ctypes.c_ulong(value), 0, 0, 0)
 
 
-OWN_USER_ID = 61184 + os.getpid() % 4000
-"""A user id that nobody else has, from the range that Linux distributions leave for dynamic users; the zygote's."""
+def claim_user() -> tuple[int, object]:
+    """A user id, the next one with it, that no other zygote has; it is ours while the returned object lives."""
+    import socket
+
+    for user in range(FIRST_USER, FIRST_USER + USERS, 2):
+        claim = socket.socket(socket.AF_UNIX)
+        try:
+            claim.bind(f"\0glyph-executor-user-{user}")  # the kernel drops the name with its holder
+        except OSError:
+            claim.close()
+            continue
+        return user, claim
+    raise OSError("no free user id")
 
 
-def fix_addresses() -> None:
-    """Restart this interpreter without address randomisation, so that `id()` order is the same in every process."""
-    if sys.platform != "linux" or os.environ.get("GLYPH_FIXED") == "1":
-        return
-    persona = _libc.personality(ctypes.c_ulong(0xFFFFFFFF))
-    if persona == -1 or _libc.personality(ctypes.c_ulong(persona | ADDR_NO_RANDOMIZE)) == -1:
-        return  # a container's filter may refuse it; results then may differ only where they depend on addresses
-    os.environ["GLYPH_FIXED"] = "1"
-    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+def become(user: int) -> None:
+    os.setgroups([])
+    os.setresgid(user, user, user)
+    os.setresuid(user, user, user)
 
 
 def enter_namespaces() -> None:
@@ -92,7 +78,7 @@ def enter_namespaces() -> None:
     if as_root:  # root builds the root folder, then gives up being root before anything else
         _call("unshare", CLONE_NEWNS)
         _build_root()
-        _become(OWN_USER_ID)
+        become(FIRST_USER + os.getpid() % USERS)
         prctl(PR_SET_DUMPABLE, 1)
     user, group = os.geteuid(), os.getegid()
     _call("unshare", world)
@@ -101,10 +87,11 @@ def enter_namespaces() -> None:
     _write(proc, "self/gid_map", f"{INSIDE_ID} {group} 1")
     if not as_root:
         _build_root()
-    try:
-        _write(proc, "sys/user/max_user_namespaces", "0")
-    except OSError:
-        pass  # /proc/sys may be read-only in a container; a nested user namespace still cannot leave this root
+    for name, text in (("sys/user/max_user_namespaces", "0"), ("self/oom_score_adj", "1000")):
+        try:
+            _write(proc, name, text)
+        except OSError:
+            pass  # parts of /proc may be read-only in a container
     os.close(proc)
 
 
@@ -118,25 +105,32 @@ def drop_scratch() -> None:
     _call("umount2", SCRATCH.encode(), MNT_DETACH)
 
 
+class _CapabilityHeader(ctypes.Structure):
+    _fields_ = [("version", ctypes.c_uint32), ("pid", ctypes.c_int)]
+
+
 def drop_capabilities() -> None:
     """Give up every capability for good."""
-
-    class Header(ctypes.Structure):
-        _fields_ = [("version", ctypes.c_uint32), ("pid", ctypes.c_int)]
-
-    header, nothing = Header(0x20080522, 0), (ctypes.c_uint32 * 6)()
+    header, nothing = _CapabilityHeader(0x20080522, 0), (ctypes.c_uint32 * 6)()
     if _libc.syscall(SYS_CAPSET[os.uname().machine], ctypes.byref(header), ctypes.byref(nothing)) != 0:
         raise OSError(ctypes.get_errno(), "capset")
 
 
-def become_own_user() -> None:
-    _become(OWN_USER_ID)
+def give_up_privileges() -> None:
+    """No new privileges by any program, and none of the calls that `seccomp` refuses."""
+    if sys.platform == "linux":
+        prctl(PR_SET_NO_NEW_PRIVS, 1)
+    if seccomp.available():
+        seccomp.install()
 
 
-def _become(user: int) -> None:
-    os.setgroups([])
-    os.setresgid(user, user, user)
-    os.setresuid(user, user, user)
+def children() -> list[int]:
+    """Our direct children, orphans of a test included where we are their subreaper."""
+    try:
+        with open("/proc/thread-self/children", "rb") as file:
+            return [int(child) for child in file.read().split()]
+    except OSError:
+        return []
 
 
 def _write(folder: int, name: str, text: str) -> None:
@@ -148,10 +142,11 @@ def _write(folder: int, name: str, text: str) -> None:
 
 
 def _build_root() -> None:
+    needed = _needed_paths()
     mount("none", "/", None, MS_REC | MS_PRIVATE)
     mount("tmpfs", _STAGE, "tmpfs", MS_NOSUID | MS_NODEV, "size=1m,mode=0755")
-    for folder in _needed_paths():
-        _bind(folder)
+    for path in needed:
+        _bind(path)
     for folder in _foreign_packages():
         if os.path.isdir(_STAGE + folder):
             mount("tmpfs", _STAGE + folder, "tmpfs", MS_RDONLY | MS_NOSUID | MS_NODEV, "size=4k,mode=0555")
@@ -168,35 +163,28 @@ def _build_root() -> None:
 
 def _needed_paths() -> list[str]:
     """The interpreter, its standard library and the shared libraries: all that a candidate may see."""
-    library = sysconfig.get_path("stdlib")
-    wanted = [
-        "/lib",
-        "/lib64",
-        "/usr/lib",
-        "/usr/lib64",
-        "/usr/local/lib",
-        "/etc/ld.so.cache",
-        "/dev/null",
-        sys.executable,
-        library,
-        sysconfig.get_path("platstdlib"),
-    ]
-    shared = sysconfig.get_config_var("LIBDIR")
-    if shared:
-        wanted += [os.path.join(shared, name) for name in _listing(shared) if name.startswith("libpython")]
-    return list(dict.fromkeys(path for path in wanted if path and os.path.exists(path)))
+    libraries = ["/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/ld.so.cache"]
+    wanted = [*libraries, "/dev/null", sys.executable, *_standard_library(), *_own_libraries()]
+    return list(dict.fromkeys(path for path in wanted if os.path.exists(path)))
 
 
-def _listing(folder: str) -> list[str]:
-    try:
-        return sorted(os.listdir(folder))
-    except OSError:
-        return []
+def _standard_library() -> list[str]:
+    return [path for path in sys.path if path.startswith(os.path.dirname(os.__file__))]
+
+
+def _own_libraries() -> list[str]:
+    """Shared libraries from elsewhere that this interpreter runs on, such as its own libpython."""
+    with open("/proc/self/maps") as file:
+        paths = {line.split(None, 5)[5].strip() for line in file if line.count("/") > 1}
+    return sorted(path for path in paths if os.path.basename(path).startswith("libpython"))
 
 
 def _foreign_packages() -> list[str]:
-    library = sysconfig.get_path("stdlib")
-    homes = [library, "/usr/lib/python3", f"/usr/local/lib/python{sys.version_info[0]}.{sys.version_info[1]}"]
+    """Every folder of installed packages below what a candidate may see."""
+    homes = [*_standard_library()]
+    for library in ("/usr/lib", "/usr/local/lib"):
+        names = os.listdir(library) if os.path.isdir(library) else []
+        homes += [f"{library}/{name}" for name in names if name.startswith("python")]
     return [f"{home}/{name}" for home in dict.fromkeys(homes) for name in ("site-packages", "dist-packages")]
 
 
@@ -213,10 +201,6 @@ def _bind(path: str) -> None:
         os.makedirs(os.path.dirname(target), exist_ok=True)
         os.close(os.open(target, os.O_CREAT | os.O_WRONLY))
     mount(path, target, None, MS_BIND | MS_REC)
+    devices = 0 if path == "/dev/null" else MS_NODEV
     kept = os.statvfs(path).f_flag & MS_NOEXEC
-    mount(
-        None,
-        target,
-        None,
-        MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | (0 if path == "/dev/null" else MS_NODEV) | kept,
-    )
+    mount(None, target, None, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | devices | kept)

@@ -1,12 +1,13 @@
 """Choosing the isolation level, once a process, and the interpreter that candidates run on."""
 
-import logging
 import os
 import sys
 from collections.abc import Callable
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
-logger = logging.getLogger("glyph.executor")
+if TYPE_CHECKING:
+    from glyph.executor.sandbox import Zygote
 
 LEVELS = ("namespaces", "user", "process")
 _chosen: dict[int, str] = {}
@@ -19,39 +20,47 @@ def python_executable() -> str:
     return os.path.realpath(base)
 
 
-def choose_level(wanted: str, probe: Callable[[str], str | None]) -> str:
-    """The level to use: the named one, or with "auto" the best whose probe succeeds.
+def choose_level(wanted: str, attempt: "Callable[[str], Zygote]") -> "tuple[str, Zygote | None]":
+    """The level to use and, when it had to be tried, the zygote that proved it.
+
+    "auto" is the best level that `attempt` does not refuse; it is remembered for the life of this process.
 
     Raises:
-        ValueError: no such level, or the named one does not work here (with the reason).
+        ValueError: there is no such level.
+        ExecutorError: the named level does not work here, or none does.
     """
     if wanted != "auto":
         if wanted not in LEVELS:
             raise ValueError(f"isolation level {wanted!r}: expected auto or one of {', '.join(LEVELS)}")
-        if wanted == "user":  # it may start and still leave a candidate without its standard library
-            why_not = "it needs root" if os.geteuid() != 0 else probe(wanted)
-            if why_not is not None:
-                raise ValueError(f"isolation level {wanted!r} does not work here: {why_not}; use auto")
-        return wanted
-    key = os.geteuid()
-    if key not in _chosen:
-        _chosen[key] = _best(probe)
-    return _chosen[key]
+        return wanted, attempt(wanted)
+    user = os.geteuid()
+    if user in _chosen:
+        return _chosen[user], None
+    _chosen[user], zygote = _best(attempt)
+    return _chosen[user], zygote
 
 
-def _best(probe: Callable[[str], str | None]) -> str:
+def _best(attempt: "Callable[[str], Zygote]") -> "tuple[str, Zygote]":
+    from glyph.executor.sandbox import ExecutorError
+
+    reasons = []
     for level in LEVELS:
-        if level == "user" and os.geteuid() != 0:
+        try:
+            zygote = attempt(level)
+        except ExecutorError as error:
+            reasons.append(f"{level}: {error}")
             continue
-        why_not = probe(level)
-        if why_not is None:
-            _announce(level)
-            return level
-        logger.warning("isolation level %s is not available: %s", level, why_not)
-    raise RuntimeError("no isolation level works here, not even 'process'; see docs/sandbox.md")
+        _announce(level, reasons)
+        return level, zygote
+    raise ExecutorError(f"no isolation level works here, see docs/sandbox.md: {'; '.join(reasons)}")
 
 
-def _announce(level: str) -> None:
+def _announce(level: str, reasons: list[str]) -> None:
+    import logging  # only here: it is not needed for a start
+
+    logger = logging.getLogger("glyph.executor")
+    for reason in reasons:
+        logger.warning("isolation level not available: %s", reason)
     logger.info("candidates run at isolation level %s", level)
     if level == "process" and os.geteuid() == 0:
         logger.warning(

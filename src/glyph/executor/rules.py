@@ -19,17 +19,19 @@ def classify_exception(report: dict[str, Any]) -> tuple[Label, str | None]:
     return Label.RUNTIME_ERROR, None
 
 
-def classify_death(verdict: Verdict, ending: dict[str, Any], cpu_seconds: int) -> Verdict:
-    """The verdict on a candidate whose process hung up: by signal, exit code and CPU time used."""
-    code = ending["exit_code"]
-    if not ending["natural"]:
-        return verdict  # it closed its channel and lived on
-    killed_for_cpu = code == -signal.SIGXCPU or (code == -signal.SIGKILL and ending["cpu_seconds"] >= cpu_seconds)
-    if killed_for_cpu:
+def classify_ending(verdict: Verdict, ending: dict[str, Any], hung_up: bool, cpu_seconds: int) -> Verdict:
+    """Correct a verdict by how the candidate's process ended: exit code, signal and CPU time, as the kernel says.
+
+    A candidate that has used up its CPU time is a time-out whatever it said (it may catch the soft limit's signal).
+    The kernel counts that limit in ticks, so that its own kill may come a little before the time is used up.
+    """
+    code, used = ending["exit_code"], ending["cpu_seconds"]
+    killed_by_limit = hung_up and code in (-signal.SIGXCPU, -signal.SIGKILL) and used > 0.8 * cpu_seconds
+    if used >= cpu_seconds or killed_by_limit:
         return replace(verdict, label=Label.TIMEOUT, published_label=Label.TIMEOUT, reason="cpu limit")
-    if code is not None and code < 0:
-        return replace(verdict, reason=f"signal {-code}", published_label=Label.OTHER)
-    return replace(verdict, reason=f"exit code {code}")
+    if not hung_up or not ending["natural"]:
+        return verdict  # it was still there: it had answered, the wall clock ran out, or it closed its socket
+    return replace(verdict, reason=f"signal {-code}" if code < 0 else f"exit code {code}")
 
 
 def published_rule(traceback: str) -> Label:

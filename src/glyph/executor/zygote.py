@@ -1,32 +1,28 @@
 """The zygote: a small, freshly executed interpreter that is shut in once and then forks one process a test.
 
-Started by `pool.py` as a script with a control socket. Commands: `T` (a test: a frame with limits and, in
-ancillary data, the candidate's end of a private socket), `W` (the candidate hung up: give it a moment to end by
-itself, then end it), `K` (end it now). After `W` or `K` everything that the test started is dead and reaped, its
-scratch folder is gone, and a frame says how the candidate ended. The end of the control socket ends the zygote.
-It never sees a test or an expected value.
+Started by `start_zygote.py` with a control socket and a level. Frames on the socket: `{"test": limits}` with,
+in ancillary data, the candidate's end of a private socket; then `{"end": "now"}`, or `{"end": "wait"}` when the
+candidate has hung up (give it a moment to end by itself). The answer says how the candidate's process ended, once
+everything that the test started is dead and reaped and its scratch folder is gone. The end of the control socket
+ends the zygote. It never sees a test or an expected value.
 """
 
-import contextlib
 import gc
-import json
+import math
 import os
 import resource
-import shutil
-import signal
+import select
 import socket
-import struct
 import sys
-import tempfile
 import time
 from typing import Any
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+from glyph.executor import child, isolation, seccomp
+from glyph.executor.frames import Frames
+from glyph.executor.worlds import WORLDS, Process, Status
 
-from glyph.executor import child, isolation
-from glyph.executor.isolation import Level
-
-NATURAL_END_SECONDS = 0.3
+NATURAL_END_SECONDS = 1.0
+BLIND_SECONDS = 0.02  # between looks at a process where the kernel cannot announce its end
 PRELOADED = (
     "array bisect collections copy datetime decimal fractions functools heapq itertools math operator re statistics "
     "string typing"
@@ -34,31 +30,16 @@ PRELOADED = (
 
 
 def main() -> None:
-    isolation.fix_addresses()
-    control, level = socket.socket(fileno=int(sys.argv[1])), Level(sys.argv[2])
+    control, level = socket.socket(fileno=int(sys.argv[1])), sys.argv[2]
     control.set_inheritable(False)
-    sys.path.pop(0)
+    sys.argv[:], sys.orig_argv[:] = ["solution.py"], [sys.executable, "solution.py"]
     try:
-        _shut_in(level, control)
+        world = WORLDS[level]()
     except (OSError, KeyError) as error:
-        send_frame(control, {"error": f"{type(error).__name__}: {error}"})
+        Frames(control).write({"error": f"{type(error).__name__}: {error}"})
         return
     _warm_up()
-    send_frame(control, {"ready": True, "python": sys.version.split()[0], "executable": sys.executable})
-    _serve(control, level)
-
-
-def _shut_in(level: Level, control: socket.socket) -> None:
-    os.environ.pop("GLYPH_FIXED", None)
-    if level is Level.NAMESPACES:
-        isolation.enter_namespaces()
-        inner = os.fork()
-        if inner:  # the outer half only waits: when it is killed, its child and so the whole world die with it
-            control.close()
-            os._exit(os.waitstatus_to_exitcode(os.waitpid(inner, 0)[1]) & 0xFF)
-        isolation.prctl(isolation.PR_SET_PDEATHSIG, signal.SIGKILL)
-    elif sys.platform == "linux":
-        isolation.prctl(isolation.PR_SET_CHILD_SUBREAPER, 1)
+    _serve(control, world)
 
 
 def _warm_up() -> None:
@@ -75,44 +56,68 @@ def _warm_up() -> None:
     gc.freeze()
 
 
-def _serve(control: socket.socket, level: Level) -> None:
+def _serve(control: socket.socket, world: Process) -> None:
+    descriptors: list[int] = []
+
+    def receive(size: int) -> bytes:
+        data, found, _, _ = socket.recv_fds(control, size, 1)
+        descriptors.extend(found)
+        return data
+
+    frames = Frames(control, receive)
+    frames.write({"ready": True, "python": sys.version.split()[0], "syscall_filter": seccomp.available()})
     while True:
-        message, descriptors, _, _ = socket.recv_fds(control, 1, 1)
-        if not message:
+        try:
+            limits = frames.read()["test"]
+        except EOFError:
             return
-        limits = read_frame(control)
-        connection = socket.socket(fileno=descriptors[0])
-        scratch = _open_scratch(level)
-        process = os.fork()
-        if process == 0:
-            _become_candidate(connection, limits, level, scratch)
-        connection.close()
-        command = control.recv(1)
-        report = _end_test(process, level, command == b"W")
-        _close_scratch(level, scratch)
-        if not command:
-            return
-        send_frame(control, report)
+        report = _run_test(socket.socket(fileno=descriptors.pop()), limits, world, control, frames)
+        frames.write(report)
 
 
-def _open_scratch(level: Level) -> str:
-    if level is Level.NAMESPACES:
-        isolation.fresh_scratch()
-        return isolation.SCRATCH
-    folder = tempfile.mkdtemp(prefix="glyph-scratch-")
-    if level is Level.USER:
-        os.chown(folder, isolation.OWN_USER_ID, isolation.OWN_USER_ID)
-    return folder
+def _run_test(
+    connection: socket.socket, limits: dict[str, Any], world: Process, control: socket.socket, frames: Frames
+) -> dict[str, Any]:
+    scratch = world.open_scratch()
+    process = os.fork()
+    if process == 0:
+        _become_candidate(connection, limits, world, scratch)
+    connection.close()
+    status = _ended(process, control)
+    if status:
+        world.end(process, status)  # what it has forked may hold its socket: the parent must hear of its end
+    try:
+        wait = frames.read()["end"] == "wait"
+    except EOFError:
+        wait = False
+    if wait and not status:
+        status = _ended(process, None, NATURAL_END_SECONDS)
+    natural = status is not None
+    code, usage = world.end(process, status)
+    world.close_scratch(scratch)
+    used = usage.ru_utime + usage.ru_stime
+    return {"natural": natural, "exit_code": os.waitstatus_to_exitcode(code), "cpu_seconds": used}
 
 
-def _close_scratch(level: Level, scratch: str) -> None:
-    if level is Level.NAMESPACES:
-        isolation.drop_scratch()
-    else:
-        shutil.rmtree(scratch, ignore_errors=True)
+def _ended(process: int, control: socket.socket | None, seconds: float = math.inf) -> Status | None:
+    """Wait for the end of a process; None when `control` has something to read first, or time is up."""
+    deadline = time.monotonic() + seconds
+    handle = os.pidfd_open(process) if hasattr(os, "pidfd_open") else None
+    watched = [each for each in (control, handle) if each is not None]
+    try:
+        while True:
+            done, code, usage = os.wait4(process, os.WNOHANG)
+            if done:
+                return code, usage
+            remaining = min(deadline - time.monotonic(), BLIND_SECONDS if handle is None else 60.0)
+            if remaining <= 0 or control in select.select(watched, [], [], remaining)[0]:
+                return None
+    finally:
+        if handle is not None:
+            os.close(handle)
 
 
-def _become_candidate(connection: socket.socket, limits: dict[str, Any], level: Level, scratch: str) -> None:
+def _become_candidate(connection: socket.socket, limits: dict[str, Any], world: Process, scratch: str) -> None:
     """Turn the fresh fork into the candidate's process. Never returns."""
     try:
         os.setsid()
@@ -120,16 +125,12 @@ def _become_candidate(connection: socket.socket, limits: dict[str, Any], level: 
         os.closerange(3, kept)
         os.closerange(kept + 1, 256)
         os.chdir(scratch)
-        if level is Level.NAMESPACES:
-            isolation.drop_capabilities()
-        elif level is Level.USER:
-            isolation.become_own_user()
-        if sys.platform == "linux":
-            isolation.prctl(isolation.PR_SET_NO_NEW_PRIVS, 1)
+        world.enter()
+        isolation.give_up_privileges()
         _set_limits(limits)
         child.answer_questions(connection)
     except BaseException as error:  # before the candidate has spoken: our fault, and the parent will say so
-        send_frame(connection, {"fault": f"{type(error).__name__}: {error}"})
+        Frames(connection).write({"fault": f"{type(error).__name__}: {error}"})
     finally:
         os._exit(70)
 
@@ -147,92 +148,3 @@ def _set_limits(limits: dict[str, Any]) -> None:
     for name, pair in wanted.items():
         if sys.platform == "linux" or name not in ("RLIMIT_AS", "RLIMIT_NPROC"):
             resource.setrlimit(getattr(resource, name), pair)
-
-
-def _end_test(process: int, level: Level, let_it_end: bool) -> dict[str, Any]:
-    """Kill all that the test started, reap it, and say how the candidate's first process ended."""
-    deadline, status, usage = time.monotonic() + NATURAL_END_SECONDS, None, None
-    while let_it_end and status is None and time.monotonic() < deadline:
-        done, code, used = os.wait4(process, os.WNOHANG)
-        if done:
-            status, usage = code, used
-        else:
-            time.sleep(0.001)
-    natural = status is not None
-    _kill_all(process, level, gone=natural)
-    while True:
-        try:
-            done, code, used = os.wait4(-1, 0)
-        except ChildProcessError:
-            break
-        if done == process:
-            status, usage = code, used
-        if level is not Level.NAMESPACES:
-            _kill_all(process, level, gone=True)  # orphans that came to us since
-    cpu = usage.ru_utime + usage.ru_stime if usage else 0.0
-    exit_code = os.waitstatus_to_exitcode(status) if status is not None else None
-    return {"natural": natural, "exit_code": exit_code, "cpu_seconds": cpu}
-
-
-def _kill_all(process: int, level: Level, gone: bool) -> None:
-    if level is Level.NAMESPACES:
-        _kill(-1)  # as process 1: everything in this world but us, atomically with respect to fork
-        return
-    if level is Level.USER:
-        helper = os.fork()
-        if helper == 0:
-            isolation.become_own_user()
-            _kill(-1)
-            os._exit(0)
-        os.waitpid(helper, 0)
-        return
-    if not gone:
-        _kill(-process)
-        _kill(process)
-    for orphan in _children():
-        _kill(orphan)
-
-
-def _children() -> list[int]:
-    """Our direct children, orphans of the test included (we are their subreaper)."""
-    found = []
-    for name in os.listdir("/proc") if os.path.isdir("/proc/self") else ():
-        if name.isdigit():
-            try:
-                with open(f"/proc/{name}/stat", "rb") as file:
-                    fields = file.read().rpartition(b")")[2].split()
-            except OSError:
-                continue
-            if int(fields[1]) == os.getpid():
-                found.append(int(name))
-    return found
-
-
-def _kill(target: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.kill(target, signal.SIGKILL)
-
-
-def send_frame(connection: socket.socket, message: dict[str, Any]) -> None:
-    body = json.dumps(message).encode()
-    connection.sendall(struct.pack("!I", len(body)) + body)
-
-
-def read_frame(connection: socket.socket) -> dict[str, Any]:
-    """One frame; EOFError when the other side is gone."""
-    size = struct.unpack("!I", _exactly(connection, 4))[0]
-    return json.loads(_exactly(connection, size))
-
-
-def _exactly(connection: socket.socket, size: int) -> bytes:
-    data = b""
-    while len(data) < size:
-        part = connection.recv(size - len(data))
-        if not part:
-            raise EOFError("the other side closed the socket")
-        data += part
-    return data
-
-
-if __name__ == "__main__":
-    main()
