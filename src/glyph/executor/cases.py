@@ -125,12 +125,14 @@ class Canaries:
         self._port = self._stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         self._port.setblocking(False)
         os.environ["CANARY_PORT"] = str(self._port.getsockname()[1])
-        _become_subreaper()
+        _adopt_orphans(True)
+        self._before = set(_stray_processes())
         return self
 
     def __exit__(self, *_: object) -> None:
         for name in ("GLYPH_INITIAL", "CANARY_API_KEY", "CANARY_PORT"):
             os.environ.pop(name, None)
+        _adopt_orphans(False)
         self._stack.close()
 
     def disturbed(self) -> str | None:
@@ -140,7 +142,7 @@ class Canaries:
         with contextlib.suppress(BlockingIOError):
             self._port.accept()[0].close()
             return "the canary port was reached"
-        strays = _stray_processes()
+        strays = [pid for pid in _stray_processes() if pid not in self._before]
         return f"processes outlived the test: {strays}" if strays else None
 
     def _digest(self) -> dict[str, str]:
@@ -148,12 +150,12 @@ class Canaries:
         return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-def _become_subreaper() -> None:
-    """Orphans of a test become our children, so that they can be seen."""
+def _adopt_orphans(wanted: bool) -> None:
+    """Let orphans of a test become our children, so that they can be seen."""
     if os.uname().sysname == "Linux":
         from glyph.executor import isolation
 
-        isolation.prctl(isolation.PR_SET_CHILD_SUBREAPER, 1)
+        isolation.prctl(isolation.PR_SET_CHILD_SUBREAPER, int(wanted))
 
 
 def _stray_processes() -> list[int]:
