@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -102,10 +102,10 @@ def measure_rollouts(data: Path, count: int, folder: Path) -> dict[str, dict[str
         for arm in Arm:
             for at_once in CONCURRENCIES:
                 evaluate = partial(by_eval, data, url, arm, at_once, folder)
-                ways = {
+                ways: dict[str, Callable[[], float]] = {
                     "openai in every rollout, eval": partial(evaluate, "openai_baseline", max(2 * at_once, count // 4)),
                     "glyph, eval": partial(evaluate, "glyph", count),
-                    "glyph, in-process client": lambda arm=arm, n=at_once: asyncio.run(in_process(data, arm, n, count)),
+                    "glyph, in-process client": partial(_in_process, data, arm, at_once, count),
                 }
                 for way, run in ways.items():
                     rate = round(run(), 2)
@@ -140,6 +140,10 @@ def by_eval(data: Path, url: str, arm: Arm, at_once: int, folder: Path, harness:
     subprocess.run(command, check=True, capture_output=True, env={**environment, "PYTHONPATH": str(PLUGINS)})
     traces = [json.loads(line) for line in (output / "traces.jsonl").read_text().splitlines()]
     return rate([(t["rewards"], t["timing"]["setup"]["start"], t["timing"]["scoring"]["end"]) for t in traces], count)
+
+
+def _in_process(data: Path, arm: Arm, at_once: int, count: int) -> float:
+    return asyncio.run(in_process(data, arm, at_once, count))
 
 
 async def in_process(data: Path, arm: Arm, at_once: int, count: int) -> float:

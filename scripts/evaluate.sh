@@ -14,14 +14,26 @@ if [ "$1" != "--resume" ]; then
   [ $# -ge 3 ] || usage
   case "$1" in a | b) ;; *) refuse "the arm must be a or b, got '$1'" ;; esac
   case "$3" in validation | test) ;; *) refuse "the split must be validation or test, got '$3'" ;; esac
+  case "$2" in /* | ./* | ../*) [ -d "$2" ] || refuse "$2: no such model folder" ;; esac
   [ ! -d "$2" ] || set -- "$1" "$(realpath "$2")" "${@:3}"
 else
   set -- --resume "$(realpath -m "$2")"
 fi
+DATA="${DATA:+$(realpath -m "$DATA")}" OUTPUT="${OUTPUT:+$(realpath -m "$OUTPUT")}"
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 DATA="${DATA:-data}" BASE_URL="${BASE_URL:-http://127.0.0.1:8000/v1}" SERVER=""
 stop_server() { [ -z "$SERVER" ] || { kill "$SERVER" 2>/dev/null && wait "$SERVER" 2>/dev/null; } || true; }
 trap stop_server EXIT
+
+probe() { # whether anything answers, with whatever status
+  python - "$1" 2>/dev/null <<'PROBE'
+import sys, urllib.error, urllib.request
+try:
+    urllib.request.urlopen(sys.argv[1], timeout=10)
+except urllib.error.HTTPError:
+    pass
+PROBE
+}
 
 free_port() { python -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
 
@@ -32,7 +44,7 @@ serve_folder() { # MODEL PORT; remembered in the run folder, for --resume
   SERVER=$!
   BASE_URL="http://127.0.0.1:$port/v1"
   echo "serving $1 (log: $log)"
-  until python -c "import urllib.request; urllib.request.urlopen('${BASE_URL%/v1}/health', timeout=2)" 2>/dev/null; do
+  until probe "${BASE_URL%/v1}/health"; do
     kill -0 "$SERVER" 2>/dev/null || { echo "evaluate: the server did not start:" >&2; tail -5 "$log" >&2; exit 1; }
     sleep 1
   done
@@ -54,8 +66,11 @@ else
   OUTPUT="${OUTPUT:-outputs/$NAME-arm_$ARM-$SPLIT-$(date +%Y%m%d-%H%M%S)}"
   [ ! -e "$OUTPUT/traces.jsonl" ] || refuse "$OUTPUT holds a run already; choose another OUTPUT or --resume it"
   mkdir -p "$OUTPUT"
-  python -m glyph.versions > "$OUTPUT/manifest.json"
+  python -m glyph.commands.manifest model="$MODEL" arm="$ARM" split="$SPLIT" data="$DATA" temperature=0 \
+    max_completion_tokens=512 eval_arguments="$*" > "$OUTPUT/manifest.json"
   if [ -d "$MODEL" ]; then serve_folder "$MODEL" "$(free_port)"; else NAME="$MODEL"; fi
+  probe "$BASE_URL/models" ||
+    { echo "evaluate: nothing answers at $BASE_URL; serve a model there, set BASE_URL, or give a model folder" >&2; exit 1; }
   QUIET=(); [ -t 1 ] || QUIET=(--no-rich)
   COMMAND=("$VENV/bin/eval" glyph --harness.id glyph -m "$NAME"
     --client.base-url "$BASE_URL" --client.api-key-var "${API_KEY_VAR:-GLYPH_ENDPOINT_KEY}"

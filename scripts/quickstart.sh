@@ -5,7 +5,7 @@
 set -euo pipefail
 usage() { sed -n '2,4p' "$0" | sed 's/^# \{0,1\}//'; }
 
-MODEL="" SOURCE="${MBPP_SOURCE:-}" TASKS=4 OUTPUT=""
+MODEL="" SOURCE="" TASKS=4 OUTPUT=""
 while [ $# -gt 0 ]; do
   case "$1" in
     --model | --source | --tasks | --output)
@@ -18,12 +18,21 @@ while [ $# -gt 0 ]; do
   esac
 done
 case "$TASKS" in '' | *[!0-9]* | 0) echo "quickstart: --tasks must be a positive number, got '$TASKS'" >&2; exit 2 ;; esac
-for path in ${SOURCE:+"$SOURCE"}; do
-  [ -e "$path" ] || { echo "quickstart: --source $path: no such file" >&2; exit 2; }
-done
+GIVEN="$SOURCE" SOURCE="${SOURCE:-${MBPP_SOURCE:-}}"
+if [ -n "$SOURCE" ] && [ ! -e "$SOURCE" ]; then
+  echo "quickstart: $SOURCE: no such file (--source or MBPP_SOURCE)" >&2
+  exit 2
+fi
 SOURCE="${SOURCE:+$(realpath "$SOURCE")}"
+case "$MODEL" in
+  /* | ./* | ../*) [ -d "$MODEL" ] || { echo "quickstart: --model $MODEL: no such folder" >&2; exit 2; } ;;
+esac
 [ -d "$MODEL" ] && MODEL="$(realpath "$MODEL")"
 OUTPUT="${OUTPUT:+$(realpath -m "$OUTPUT")}"
+if [ -n "$OUTPUT" ] && [ -n "$(ls -A "$OUTPUT" 2>/dev/null)" ]; then
+  echo "quickstart: --output $OUTPUT is not empty" >&2
+  exit 2
+fi
 
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 OUTPUT="${OUTPUT:-runs/quickstart-$(date +%Y%m%d-%H%M%S)}"
@@ -31,8 +40,8 @@ export HF_HUB_DISABLE_TELEMETRY=1 TOKENIZERS_PARALLELISM=false
 
 echo "== 1 of 4: data"
 DATA=data
-if [ -f data/manifest.json ]; then
-  echo "data/ is there already (rm data/manifest.json to prepare it again)"
+if [ -f data/manifest.json ] && [ -z "$GIVEN" ]; then
+  echo "data/ is there already (--source FILE prepares it again)"
 else
   code=0
   python -m data.prepare ${SOURCE:+--source "$SOURCE"} || code=$?
@@ -63,7 +72,10 @@ fi
 
 echo "== 4 of 4: report"
 glyph report "$OUTPUT/arm_a" "$OUTPUT/arm_b" --output "$OUTPUT" --title "Quickstart"
+EXAMPLE="$(python -c 'import json, sys; print(json.loads(open(sys.argv[1]).readline())["record"]["task_id"])' "$OUTPUT/arm_b/traces.jsonl")"
+WITH_DATA="$([ "$DATA" = data ] || echo "DATA=$DATA ")"
 echo
 echo "the report is $OUTPUT/report.md"
-echo "next: glyph show $OUTPUT/arm_b --task TASK    a rollout, turn by turn"
-echo "      bash scripts/evaluate.sh b MODEL validation    all 40 validation tasks through Verifiers"
+echo "next: source $VENV/bin/activate"
+echo "      glyph show $OUTPUT/arm_b --task $EXAMPLE               a rollout, turn by turn"
+echo "      ${WITH_DATA}bash scripts/evaluate.sh b MODEL validation    the validation tasks through Verifiers"

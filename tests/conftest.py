@@ -39,7 +39,7 @@ def mbpp_source() -> Path:
 @pytest.fixture(scope="session")
 def mbpp_data(tmp_path_factory: pytest.TempPathFactory, mbpp_source: Path) -> Path:
     """MBPP as `python -m data.prepare` writes it: built by the first worker that needs it, shared by all."""
-    from data.prepare import main as prepare
+    from glyph.commands.task_data import prepare_data as prepare
 
     base = tmp_path_factory.getbasetemp()
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base

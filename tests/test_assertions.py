@@ -95,12 +95,13 @@ FALSE: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("assertion", "answers"), TRUE, ids=lambda part: str(part))
+@pytest.mark.filterwarnings("ignore:.is. with a literal")
+@pytest.mark.parametrize(("assertion", "answers"), TRUE, ids=lambda part: part if isinstance(part, str) else "")
 def test_holds(assertion: str, answers: dict[str, Any]) -> None:
     assert holds(assertion, **answers)
 
 
-@pytest.mark.parametrize(("assertion", "answers"), FALSE, ids=lambda part: str(part))
+@pytest.mark.parametrize(("assertion", "answers"), FALSE, ids=lambda part: part if isinstance(part, str) else "")
 def test_does_not_hold(assertion: str, answers: dict[str, Any]) -> None:
     assert not holds(assertion, **answers)
 
@@ -168,8 +169,8 @@ def test_a_lambda_in_an_argument_is_part_of_the_question() -> None:
         ("return f(1)", "SyntaxError"),
         ("assert await f(1)", "SyntaxError"),
         ("assert f(1) == '\ud800'", "Unicode"),
-        ("assert f(1) == 1\0", ""),
-        ("assert (" + "[" * 500 + "]" * 500 + ")", ""),
+        ("assert f(1) == 1\0", "null byte"),
+        ("assert (" + "[" * 500 + "]" * 500 + ")", "too many nested"),
         ("for x in [1]:\n    assert f(x) == x\n", "top level"),
         ("def check(f):\n    assert f(1) == 1\ncheck(f)\n", "top level"),
         ("try:\n    assert f(1) == 1\nexcept ValueError:\n    pass\n", "top level"),

@@ -13,6 +13,7 @@ ASKED = [{"role": "user", "content": "Hi"}]
 HELLO = ModelTurn("hello", "stop", 11, 2)
 GOOD = reply(completion("hello"))
 CLOSE = "Connection: close"
+TOO_LONG = b"This model's maximum context length is 4096 tokens"
 
 
 @pytest.fixture(autouse=True)
@@ -72,6 +73,12 @@ UNBOUNDED = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n" + compl
         [[b"x" * 200_000], [GOOD, GOOD]],
         [[reply(b"busy", "503 Service Unavailable"), reply(b"", "429 Too Many Requests"), GOOD, GOOD]],
         [[reply(b"oops", "500 Internal Server Error", CLOSE)], [GOOD, GOOD]],
+        [[reply(TOO_LONG, "500 Internal Server Error"), GOOD, GOOD]],
+    ],
+    ids=[
+        *("chunked", "says close", "HTTP/1.0", "no length", "hangs up between", "hangs up within", "hangs up at once"),
+        *("SSH", "an empty head", "no status", "negative length", "huge length", "bad chunk", "endless head"),
+        *("503 and 429", "500 and close", "500 about the context"),
     ],
 )
 def test_two_turns_arrive_through_every_kind_of_reply(connections: list[list[bytes]]) -> None:
@@ -92,6 +99,7 @@ def test_two_turns_arrive_through_every_kind_of_reply(connections: list[list[byt
         (completion("hello").replace(b'"stop"', b"null"), HELLO),
         (completion("hello").replace(b'"stop"', b'"length"'), ModelTurn("hello", "length", 11, 2)),
     ],
+    ids=["megabytes", "a surrogate", "no usage", "no number", "null content", "null reason", "length"],
 )
 def test_what_a_completion_holds(body: bytes, turn: ModelTurn) -> None:
     with raw_server([reply(body)]) as server:
@@ -103,9 +111,10 @@ def test_what_a_completion_holds(body: bytes, turn: ModelTurn) -> None:
     [
         ("400 Bad Request", b'{"error": {"message": "rollout stopped: context_length"}}'),
         ("400 Bad Request", b'{"error": {"message": "rollout stopped: max_total_tokens"}}'),
-        ("400 Bad Request", b"This model's maximum context length is 4096 tokens"),
+        ("400 Bad Request", TOO_LONG),
         ("413 Payload Too Large", b'{"error": {"code": "prompt_too_long"}}'),
     ],
+    ids=["context_length", "max_total_tokens", "prose", "413"],
 )
 def test_a_refused_prompt_is_a_turn_not_a_fault(status: str, body: bytes) -> None:
     with raw_server([reply(body, status)]) as server:
@@ -123,6 +132,14 @@ def test_a_refused_prompt_is_a_turn_not_a_fault(status: str, body: bytes) -> Non
         ([reply(b'{"choices": []}')], "no chat completion", 1),
         ([reply(b'{"choices": [{"message": {"content": [1]}}]}')], "no chat completion", 1),
         ([reply(b"busy", "503 Service Unavailable")] * 4, "answered 503: busy", 4),
+        ([reply(TOO_LONG, "500 Internal Server Error")] * 4, "answered 500: .*context length", 4),
+        ([reply(TOO_LONG, "429 Too Many Requests")] * 4, "answered 429: .*context length", 4),
+        ([reply(TOO_LONG, "422 Unprocessable Entity")], "answered 422: .*context length", 1),
+        ([reply(b"Payload Too Large", "413 Payload Too Large")], "answered 413: Payload", 1),
+    ],
+    ids=[
+        *("404", "401", "another limit", "no text", "deep JSON", "no choices", "content is a list", "503"),
+        *("500 about the context", "429 about the context", "422 about the context", "413 about nothing"),
     ],
 )
 def test_a_fault_of_the_endpoint_is_an_error(answers: list[bytes], message: str, asked: int) -> None:

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from glyph.episode import Episode, ModelTurn, Rules, RunTest
-from glyph.protocol import Arm, BreachKind, Label, StopReason
+from glyph.protocol import Arm, BreachKind, Decision, Label, StopReason
 from glyph.variants import parse_variant
 from glyph.workspace import PLACEHOLDER, Workspace
-from tests.scripts import HERE, OPENING, call, judge, keep, patch, play, predict, read, revise, visible
+from tests.scripts import OPENING, call, judge, keep, patch, play, predict, read, revise, visible
 
 A, B = Rules(Arm.REACTIVE), Rules(Arm.PREDICTIVE)
 READ, PATCH, TEST = "read_file", "apply_patch", "python_test"
@@ -494,7 +494,7 @@ CASES = {
         targets=[
             ("1", 4, PASS, KEEP, REVISE, FAIL, True, True),
             ("1", 8, FAIL, REVISE, REVISE, FAIL, False, True),
-            ("4", 10, PASS, KEEP, None, PASS, False, True),
+            ("4", 10, PASS, KEEP, None, PASS, True, True),
         ],
         candidates=[("1", FAIL, False, True), ("4", PASS, False, True)],
         said=[
@@ -527,6 +527,21 @@ CASES = {
             f"RESULT 3:\n{PASSED}",
         ],
         shadow=1,
+        final=PASS,
+    ),
+    "revise_feedback: the continuation turn tells the outcome of the candidate that the coin rejected": Case(
+        b("random_gate(rate=1)+revise_feedback"),
+        [patch("1", "wrong"), keep("PASS", "2"), patch("3", "good", "wrong"), ModelTurn("", overflow=True)],
+        StopReason.CONTEXT,
+        calls=[("1", PATCH, True, 1, None, False), ("3", PATCH, True, 1, None, False)],
+        targets=[("1", 4, PASS, KEEP, REVISE, FAIL, True, True)],
+        candidates=[("1", FAIL, False, True), ("3", PASS, False, True)],
+        said=[
+            f"RESULT 1:\n{APPLIED}",
+            f"RESULT 2:\n{WITHHELD}",
+            f"RESULT 3:\n{APPLIED}\nprevious candidate: tests failed: an assertion does not hold",
+        ],
+        shadow=2,
         final=PASS,
     ),
     "revise_feedback: a patch that does not fit tells nothing": Case(
@@ -656,6 +671,10 @@ def _values(*members: Any) -> tuple[Any, ...]:
         (ModelTurn("FINAL: x", "tool_calls"), StopReason.FINAL),
         (ModelTurn("", overflow=True), StopReason.CONTEXT),
     ],
+    ids=[
+        *("within the limit", "beyond the limit", "cut by the context", "cut by its length", "cut, nothing reported"),
+        *("half reported", "another reason", "refused"),
+    ],
 )
 def test_cut_turns_stop_with_their_reason(turn: ModelTurn, stop: StopReason) -> None:
     record, _, _ = play(A, [turn])
@@ -733,4 +752,28 @@ def test_the_failed_step_and_the_published_label_reach_the_target() -> None:
     assert (record.targets[0].failed_step, record.targets[0].published_label) == (0, Label.ASSERTION_FAILURE)
     assert record.targets[0].candidate_sha256 == record.candidates[0].sha256
     assert record.final_text == "x"
-    assert PLACEHOLDER.startswith(HERE)
+
+
+OPENINGS = [[OPENING[0], {"role": "user", "content": f"Write double(n), please. {n}"}] for n in range(24)]
+
+
+def coin(opening: Sequence[dict[str, str]], turn: str, seed: int = 3) -> Decision | None:
+    """What `random_gate` makes of a prediction turn."""
+    rules = b(f"random_gate(rate=0.5,seed={seed})")
+    episode = Episode(rules, "t", [dict(message) for message in opening], Workspace())
+    episode.start()
+    episode.send(ModelTurn(patch("1", "wrong")))
+    episode.send(ModelTurn(turn))
+    episode.send(judge("wrong"))  # the test of the candidate, shown or not
+    return episode._state.targets[0].effective_decision
+
+
+@pytest.mark.parametrize("differ", ["opening", "turn", "seed"])
+def test_the_coin_depends_on_the_whole_conversation_and_on_the_seed(differ: str) -> None:
+    tossed = []
+    for n in range(24):
+        opening = OPENINGS[n if differ == "opening" else 0]
+        turn = keep("PASS", f"id-{n}" if differ == "turn" else "2")
+        tossed.append(coin(opening, turn, seed=n if differ == "seed" else 3))
+        assert coin(opening, turn, seed=n if differ == "seed" else 3) is tossed[-1]  # the same again
+    assert {Decision.KEEP, Decision.REVISE} == set(tossed)  # all alike by chance: 1 in 2^23

@@ -213,8 +213,20 @@ def calls(draw: st.DrawFn, tool: Tool | None = None) -> Call:
 def test_a_rendered_call_parses_to_itself(call: Call) -> None:
     rendered = render_call(call)
     assert parse_turn(rendered) == call
-    assert parse_turn(rendered.encode("ascii", "backslashreplace").decode()) is not None
-    assert json.loads(rendered.split(" ", 2)[2])["id"] == call.id
+    body = json.loads(rendered.split(" ", 2)[2])
+    assert body == {"id": call.id, **call.arguments}
+    assert parse_turn(f"CALL {call.tool.value} {json.dumps(body, ensure_ascii=True)}") == call  # escaped, the same
+
+
+@given(calls())
+def test_python_escapes_are_no_json(call: Call) -> None:
+    """`\\xe9` and `\\U0001f600` are breaches; what JSON knows (`\\u2028`) is read as the character that it names."""
+    rendered = render_call(call)
+    escaped = rendered.encode("ascii", "backslashreplace").decode()
+    foreign = any("\x7f" < c <= "\xff" or c > "\uffff" for c in rendered)
+    turn = parse_turn(escaped)
+    assert turn.kind is BreachKind.BAD_JSON if isinstance(turn, Breach) else turn == call
+    assert isinstance(turn, Breach) == foreign
 
 
 @given(TEXT.map(lambda text: text.replace("\n", "").replace("\r", "").strip()))

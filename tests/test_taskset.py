@@ -70,6 +70,18 @@ def test_a_variant_and_a_budget_change_the_prompt(tiny_data: Path) -> None:
     assert taskset(tiny_data, arm="b", variant="test_budget( n = 2 )").config.variant == "test_budget(n=2,cost=1)"
 
 
+def test_another_wording_is_another_file(tiny_data: Path, tmp_path: Path) -> None:
+    other = tmp_path / "prompts.toml"
+    wording = DEFAULT_PROMPTS.read_text()
+    other.write_text(wording.replace("You are a coding agent.", "You are a careful coding agent."))
+    assert other.read_text() != wording
+    for config in ({"arm": "a"}, {"arm": "b"}, {"arm": "b", "variant": "ungated"}):
+        (ours, _), (theirs, _) = (taskset(tiny_data, prompts=p, **config).load() for p in (DEFAULT_PROMPTS, other))
+        assert (ours.data.system_prompt or "").startswith("You are a coding agent.")
+        assert theirs.data.system_prompt == (ours.data.system_prompt or "").replace("a coding", "a careful coding", 1)
+        assert theirs.data.prompt == ours.data.prompt
+
+
 @pytest.mark.parametrize(
     ("config", "message"),
     [
@@ -130,7 +142,10 @@ async def test_the_record_becomes_info_reward_and_metrics(tiny_data: Path) -> No
     assert Label.PASS.value in json.dumps(trace.info)
 
 
-@pytest.mark.parametrize("files", [{}, {".glyph/record.json": b"{"}, {".glyph/record.json": b"{}"}])
+NO_RECORD = {"none": {}, "half": {".glyph/record.json": b"{"}, "empty": {".glyph/record.json": b"{}"}}
+
+
+@pytest.mark.parametrize("files", NO_RECORD.values(), ids=NO_RECORD)
 async def test_no_record_is_an_error_and_no_reward(tiny_data: Path, files: dict[str, bytes]) -> None:
     task = taskset(tiny_data).load()[0]
     trace = new_trace(task)

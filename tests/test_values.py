@@ -123,14 +123,14 @@ class Received(Frames):
         self._receive, self._largest, self._rest = lambda size: b"", None, data
 
 
-@pytest.mark.parametrize(("a", "b"), EQUAL, ids=repr)
+@pytest.mark.parametrize(("a", "b"), EQUAL)
 def test_equal_as_python_says(a: Any, b: Any) -> None:
     assert a == b
     assert equal(sent(a), encode(b))
     assert equal(encode(b), sent(a))
 
 
-@pytest.mark.parametrize(("a", "b"), DIFFERENT, ids=repr)
+@pytest.mark.parametrize(("a", "b"), DIFFERENT)
 def test_different(a: Any, b: Any) -> None:
     assert not equal(sent(a), encode(b))
     assert not equal(encode(b), sent(a))

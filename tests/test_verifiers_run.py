@@ -72,8 +72,11 @@ def stored(trace: vf.Trace, folder: Path) -> Any:
     return read_traces(folder).traces[-1]
 
 
-@pytest.mark.parametrize("harness", [{}, {"resident": False}, {"ship": True, "python": sys.executable}])
-@pytest.mark.parametrize(("arm", "policy"), [("a", SOLVE_A), ("b", SOLVE_B)])
+STARTS = {"resident": {}, "started": {"resident": False}, "shipped": {"ship": True, "python": sys.executable}}
+
+
+@pytest.mark.parametrize("harness", STARTS.values(), ids=STARTS)
+@pytest.mark.parametrize(("arm", "policy"), [("a", SOLVE_A), ("b", SOLVE_B)], ids="ab")
 async def test_both_arms_solve_tasks_however_the_program_is_started(
     tiny_data: Path, tmp_path: Path, arm: str, policy: Policy, harness: dict[str, Any]
 ) -> None:
@@ -116,6 +119,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "reward": 0.0,
         "costs": [1, 1],
         "breach": BreachKind.WRONG_TURN,
+        "said": "stderr:\ntest withheld: answer with one apply_patch call",
     },
     "revise_feedback": {
         "effective": ["REVISE", "KEEP"],
@@ -145,9 +149,8 @@ async def test_each_variant_through_verifiers(tiny_data: Path, tmp_path: Path, v
     assert [c.cost for c in record.calls] == expected["costs"]
     assert trace.reward == record.reward == expected["reward"]
     assert (record.protocol_error and record.protocol_error.kind) == expected.get("breach")
-    assert any(expected.get("said", "tests passed") in m.content for m in stored(trace, tmp_path).messages) or (
-        variant.startswith("random_gate(rate=1")
-    )
+    heard = [m.content for m in stored(trace, tmp_path).messages if m.role == "tool"]
+    assert any(expected.get("said", "stdout:\ntests passed") in text for text in heard)
 
 
 HOSTILE = {

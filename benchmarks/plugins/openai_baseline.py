@@ -9,6 +9,7 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 if __name__ == "__main__":
     from openai import OpenAI
@@ -24,7 +25,7 @@ if __name__ == "__main__":
             self._client, self._model = OpenAI(base_url=url, api_key=secret), model
 
         def ask(self, messages: list[Message]) -> ModelTurn:
-            wire = [
+            wire: list[Any] = [
                 {**m, "tool_call_id": m["content"].partition(":")[0][7:]} if m["role"] == "tool" else m
                 for m in messages
             ]

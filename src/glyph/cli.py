@@ -2,14 +2,14 @@
 
 import typer
 
-from glyph.commands import analysis, environment, rollouts
+from glyph.commands import analysis, environment, rollouts, task_data
 
 
 def build_app() -> typer.Typer:
     app = typer.Typer(
         help="PREDICT: reactive and predictive coding agents.", no_args_is_help=True, pretty_exceptions_enable=False
     )
-    for topic in (rollouts, analysis, environment):
+    for topic in (task_data, rollouts, analysis, environment):
         topic.register(app)
     return app
 

@@ -13,6 +13,7 @@ from glyph.episode_state import (
     Action,
     AskModel,
     Candidate,
+    Choice,
     EpisodeState,
     Message,
     ModelTurn,
@@ -120,7 +121,7 @@ class Episode:
             if state.stop is not None:
                 break
             if state.patch_owed:
-                yield from self._owed_patch(turn.text)
+                self._owed_patch(turn.text)
             elif state.pending is not None:
                 yield from self._prediction_turn(turn.text, state.pending)
             else:
@@ -160,32 +161,32 @@ class Episode:
         state, variant = self._state, self.rules.variant
         turn = self._parse_prediction_turn(text)
         if isinstance(turn, Breach):
-            yield from self._shadow_target(pending, turn.label, turn.decision, None)
+            yield from self._shadow_target(pending, Choice(turn.label, turn.decision))
             self._breach(turn)
             return
-        effective = variant.decide(turn.decision, self._conversation())
-        tool = Tool.PYTHON_TEST if effective is Decision.KEEP else Tool.APPLY_PATCH
-        affordable = self._affordable(tool)
-        carried_out = effective if affordable else None
-        if effective is Decision.KEEP and affordable and not self._tests_exhausted():
-            yield from self._visible_test(turn.call.id, overridden=turn.decision is Decision.REVISE)
-            self._add_target(pending, turn.label, turn.decision, carried_out, shadow=False)
+        imposed = variant.decide(turn.decision, self._conversation())
+        overridden = turn.decision is not None and imposed is not turn.decision
+        affordable = self._affordable(Tool.PYTHON_TEST if imposed is Decision.KEEP else Tool.APPLY_PATCH)
+        choice = Choice(turn.label, turn.decision, imposed if affordable else None, overridden)
+        if imposed is Decision.KEEP and affordable and not self._tests_exhausted():
+            yield from self._visible_test(turn.call.id, overridden)
+            self._add_target(pending, choice, shadow=False)
             state.pending = None
             return
-        yield from self._shadow_target(pending, turn.label, turn.decision, carried_out)
+        yield from self._shadow_target(pending, choice)
         if not affordable:
             state.stop = StopReason.BUDGET
-        elif effective is Decision.KEEP:
-            yield from self._visible_test(turn.call.id, overridden=turn.decision is Decision.REVISE)
+        elif imposed is Decision.KEEP:
+            yield from self._visible_test(turn.call.id, overridden)
             state.pending = None
-        elif turn.decision is Decision.KEEP:
+        elif overridden:
             state.used_ids.add(turn.call.id)
             state.patch_owed = True
             self._say(render_result(turn.call.id, False, stderr=PATCH_OWED))
         else:
             self._edit(turn.call, rejected=pending)
 
-    def _owed_patch(self, text: str) -> Play:
+    def _owed_patch(self, text: str) -> None:
         """The continuation turn of `random_gate`: exactly one apply_patch call, no prediction."""
         turn = self._parse_turn(text)
         if isinstance(turn, Call) and turn.tool is not Tool.APPLY_PATCH:
@@ -193,13 +194,10 @@ class Episode:
         elif isinstance(turn, Final):
             turn = Breach(BreachKind.WRONG_TURN, "a continuation turn must call apply_patch, got FINAL")
         self._state.patch_owed = False
-        if isinstance(turn, Breach):
+        if not isinstance(turn, Call):
             self._breach(turn)
-        elif not self._affordable(Tool.APPLY_PATCH):
-            self._state.stop = StopReason.BUDGET
-        else:
+        else:  # it can be paid: that was checked before the test was withheld
             self._edit(turn, rejected=self._state.pending)
-        yield from ()
 
     # What a turn does.
 
@@ -268,23 +266,14 @@ class Episode:
         self._spend(CallRecord(call_id, Tool.PYTHON_TEST, self._here(), passed, cost, label, timed_out, overridden))
         self._say(render_test_result(call_id, label))
 
-    def _shadow_target(
-        self, pending: Candidate, label: Label | None, decision: Decision | None, effective: Decision | None
-    ) -> Play:
+    def _shadow_target(self, pending: Candidate, choice: Choice) -> Play:
         if pending.sha256 not in self._state.verdicts:
             self._state.shadow_tests += 1
         pending.shadow = True
         yield from self._verdict(pending.source)
-        self._add_target(pending, label, decision, effective, shadow=True)
+        self._add_target(pending, choice, shadow=True)
 
-    def _add_target(
-        self,
-        pending: Candidate,
-        label: Label | None,
-        decision: Decision | None,
-        effective: Decision | None,
-        shadow: bool,
-    ) -> None:
+    def _add_target(self, pending: Candidate, choice: Choice, shadow: bool) -> None:
         verdict = self._state.verdicts[pending.sha256]
         target = PredictionTarget(
             call_id=pending.call_id,
@@ -292,10 +281,10 @@ class Episode:
             candidate_sha256=pending.sha256,
             verified_label=verdict.label,
             published_label=verdict.published_label,
-            label=label,
-            decision=decision,
-            effective_decision=effective,
-            overridden=decision is not None and effective is not None and decision is not effective,
+            label=choice.label,
+            decision=choice.decision,
+            effective_decision=choice.carried_out,
+            overridden=choice.overridden,
             shadow=shadow,
             failed_step=verdict.failed_step,
         )

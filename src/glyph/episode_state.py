@@ -4,7 +4,7 @@ from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from glyph.protocol import Arm, StopReason
+from glyph.protocol import Arm, Decision, Label, StopReason
 from glyph.records import CallRecord, PredictionTarget, ProtocolError, TurnUsage, Verdict
 from glyph.variants import STANDARD, Variant
 
@@ -63,6 +63,16 @@ class Candidate:
     source: str
     tested: bool = False
     shadow: bool = False
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a prediction turn said, what was carried out of it, and whether a variant imposed another decision."""
+
+    label: Label | None
+    decision: Decision | None
+    carried_out: Decision | None = None
+    overridden: bool = False
 
 
 @dataclass

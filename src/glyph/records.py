@@ -72,9 +72,10 @@ class CandidateRecord:
 class PredictionTarget:
     """One prediction turn of Arm B and the outcome that the environment verified for it.
 
-    `message_index` points into the conversation. `label` and `decision` are as sampled, None where the turn did
-    not give one. `effective_decision` is what was carried out: it differs under `forced_keep` and `random_gate`
-    (then `overridden`, and the sampled decision and call earn no credit), and is None when nothing was carried out.
+    `message_index` points into the conversation: it is the depth of the turn's node in every branch of a trace that
+    forked, of which one holds the turn as sampled. `label` and `decision` are as sampled, None where the turn did not
+    give one. `effective_decision` is what was carried out, None when nothing was. `overridden` says that a variant
+    imposed another decision than the sampled one, carried out or not: the sampled decision and call earn no credit.
     `shadow` says that the turn ran no visible test, so that its outcome was not shown.
     """
 

@@ -15,11 +15,11 @@ from pydantic import field_validator, model_validator
 from glyph.episode import Rules
 from glyph.evaluation.metrics import rollout_metrics
 from glyph.program import PROJECT_FOLDER, RECORD_PATH
-from glyph.protocol import Arm
+from glyph.protocol import Arm, StopReason
 from glyph.records import RolloutRecord, record_from_dict
-from glyph.tasks.prompts import DEFAULT_PROMPTS, load_wording, opening
-from glyph.tasks.validation import read_rows, task_of
-from glyph.variants import STANDARD, parse_variant
+from glyph.tasks.prompts import DEFAULT_PROMPTS, Wording, load_wording, opening
+from glyph.tasks.validation import check_wording, read_rows, task_of
+from glyph.variants import parse_variant
 from glyph.workspace import PLACEHOLDER, SOLUTION_PATH
 
 INFO_KEY = "glyph"
@@ -54,7 +54,10 @@ class GlyphTask(vf.Task[GlyphTaskData]):
             data = json.loads(await runtime.read(RECORD_PATH))
         except FileNotFoundError as error:
             raise RuntimeError(f"the rollout left no record; it stopped with {trace.stop_condition!r}") from error
-        trace.info[INFO_KEY] = record_from_dict(data).to_dict()
+        record = record_from_dict(data)
+        trace.info[INFO_KEY] = record.to_dict()
+        if record.stop_reason is StopReason.CONTEXT:  # so that Verifiers and trainers see a truncation as one
+            trace.stop_condition = "context_length"
 
     @vf.reward
     async def solved(self, trace: vf.Trace) -> float:
@@ -99,17 +102,15 @@ class GlyphTaskset(vf.Taskset[GlyphTask, GlyphTasksetConfig]):
     """
 
     def load(self) -> list[GlyphTask]:
-        config = self.config
+        config, wording = self.config, load_wording(self.config.prompts)
+        check_wording(config.data, wording, config.prompts)
         rows = read_rows(config.data, f"arm_{config.arm.value}_{config.split}.jsonl", ("system", "prompt"))
-        return [GlyphTask(self._data(i, row), config.task) for i, row in enumerate(rows)]
+        return [GlyphTask(self._data(i, row, wording), config.task) for i, row in enumerate(rows)]
 
-    def _data(self, idx: int, row: dict[str, Any]) -> GlyphTaskData:
-        config, variant = self.config, parse_variant(self.config.variant)
-        system, prompt = row["system"], row["prompt"]
-        if variant != STANDARD or config.budget != Rules.budget or config.prompts != DEFAULT_PROMPTS:
-            wording = load_wording(config.prompts)
-            messages = opening(task_of(row), config.arm, variant, wording, config.budget)
-            system, prompt = (message["content"] for message in messages)
+    def _data(self, idx: int, row: dict[str, Any], wording: Wording) -> GlyphTaskData:
+        config = self.config
+        messages = opening(task_of(row), config.arm, parse_variant(config.variant), wording, config.budget)
+        system, prompt = (message["content"] for message in messages)
         return GlyphTaskData(
             idx=idx,
             name=row["task_id"],

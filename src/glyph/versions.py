@@ -1,14 +1,14 @@
-"""The versions of what a result depends on, and the commit: for every manifest.
+"""The versions of what a result depends on, and the commit: for every manifest."""
 
-`python -m glyph.versions` prints them as JSON, for scripts that write a manifest.
-"""
-
-import json
+import os
 import platform
 import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
+CONFIGS = Path(__file__).parent / "configs"
+"""The configuration files: in a checkout a link to `configs/`, in a wheel the files themselves."""
 PACKAGES = ("verifiers", "renderers", "transformers", "torch", "datasets")
 
 
@@ -33,5 +33,7 @@ def git_commit(folder: Path | None = None) -> str:
         return "unknown"
 
 
-if __name__ == "__main__":
-    print(json.dumps({"schema_version": 1, "commit": git_commit(), "versions": versions()}, indent=2))
+def manifest(**facts: Any) -> dict[str, Any]:
+    """The start of every manifest: schema, commit, versions, machine; `facts` are added."""
+    machine = {"platform": platform.platform(), "cpus": os.cpu_count()}
+    return {"schema_version": 1, "commit": git_commit(), "versions": versions(), "machine": machine, **facts}

@@ -6,6 +6,7 @@ Owns the command line of the analysis and nothing else: reading is `evaluation/t
 
 import json
 import shlex
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -62,21 +63,29 @@ def report(
 
 
 def run_facts(files: list[TraceFile]) -> dict[str, Any]:
-    """What the run's manifest says of how the traces came about, where one lies beside them or a folder above."""
-    facts: dict[str, Any] = {}
+    """How the traces came about: from the manifest beside them (or a folder above), or from eval's config.toml."""
+    found: dict[str, dict[str, Any]] = {}
     for file in files:
         for folder in (file.path.parent, file.path.parent.parent):
-            with suppress(OSError, ValueError, AttributeError):
-                found = json.loads((folder / "manifest.json").read_text())
-                plan = found.get("plan", {})
-                facts.update(
-                    {name: found[name] for name in ("commit", "versions", "executor", "machine") if name in found}
-                )
-                facts.update({name: plan[name] for name in ("model", "shots", "temperature", "seed") if name in plan})
+            facts = _facts_of(folder)
+            if facts:
+                found[str(folder)] = facts
                 break
-    if facts.get("model") == "demonstrations":
+    facts = next(iter(found.values())) if len(found) == 1 else dict(found)
+    if any(each.get("model") == "demonstrations" for each in found.values()):
         facts["note"] = "no model was run: a script played demonstrations, and these figures are no result of a model"
     return facts
+
+
+def _facts_of(folder: Path) -> dict[str, Any]:
+    with suppress(OSError, ValueError, AttributeError, TypeError):
+        manifest = json.loads((folder / "manifest.json").read_text())
+        kept = ("commit", "versions", "executor", "machine", "wording_digest", "data")
+        return {**manifest["plan"], **{name: manifest[name] for name in kept if name in manifest}}
+    with suppress(OSError, ValueError):
+        config = tomllib.loads((folder / "config.toml").read_text())
+        return {name: config[name] for name in ("model", "sampling", "taskset") if name in config}
+    return {}
 
 
 def passk(

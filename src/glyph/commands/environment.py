@@ -47,11 +47,11 @@ def serve(
         str, typer.Argument(help="a Hugging Face model folder or hub id whose tokenizer has the ChatML tokens")
     ],
     host: Annotated[str, typer.Option(help="address to listen on")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="port to listen on")] = 8000,
+    port: Annotated[int, typer.Option(help="port to listen on", min=0, max=65535)] = 8000,
     name: Annotated[str | None, typer.Option(help="the model's name in the API; default: the folder's")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda")] = "auto",
-    max_model_len: Annotated[int, typer.Option(help="context limit in tokens")] = 4096,
-    max_rows: Annotated[int, typer.Option(help="sequences generated at once")] = 16,
+    max_model_len: Annotated[int, typer.Option(help="context limit in tokens", min=1)] = 4096,
+    max_rows: Annotated[int, typer.Option(help="sequences generated at once", min=1)] = 16,
 ) -> None:
     """Serve a model over the OpenAI chat route and the token endpoint, on the CPU or one GPU."""
     from glyph.local.server import serve as run_server
@@ -66,14 +66,13 @@ def parity(
     model: Annotated[str, typer.Argument(help="a model folder or hub id: only its tokenizer is loaded")],
 ) -> None:
     """Check that chat template, renderer and incremental prompts give the same ids over a two-recovery rollout."""
-    from transformers import AutoTokenizer
-
-    from glyph.chat import ParityError, TokenizerError, check_parity, prepare_tokenizer
+    from glyph.chat import ParityError, TokenizerError, check_parity
+    from glyph.local.loading import load_tokenizer
     from glyph.protocol import Arm
     from glyph.tasks.demonstrations import sample_conversation
 
     try:
-        tokenizer = prepare_tokenizer(AutoTokenizer.from_pretrained(model), set_eos=True)
+        tokenizer = load_tokenizer(model)
         for arm in Arm:
             messages = sample_conversation(arm)
             compared = check_parity(tokenizer, messages)

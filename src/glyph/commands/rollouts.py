@@ -6,7 +6,7 @@ A run folder holds `manifest.json` and `arm_{a,b}/traces.jsonl`. An interrupted 
 import asyncio
 import json
 import os
-import platform
+import shlex
 import time
 from collections.abc import Iterable
 from contextlib import ExitStack
@@ -21,12 +21,12 @@ from glyph.episode import Rules
 from glyph.evaluation.traces import Trace, TraceError, local_trace_line, read_traces
 from glyph.executor import Executor, ExecutorError
 from glyph.protocol import Arm
-from glyph.records import SCHEMA_VERSION
+from glyph.tasks.preparation import TASK_SPLITS, write_text
 from glyph.tasks.prompts import DEFAULT_PROMPTS, Wording, load_wording
 from glyph.tasks.task import CodeTask
-from glyph.tasks.validation import read_rows, task_of
+from glyph.tasks.validation import check_wording, data_facts, read_rows, task_of
 from glyph.variants import parse_variant
-from glyph.versions import git_commit, versions
+from glyph.versions import manifest
 
 
 @dataclass(frozen=True)
@@ -64,17 +64,21 @@ def rollouts(
     arm: Annotated[str, typer.Option(help="a, b or both")] = "both",
     data: Annotated[Path, typer.Option(help="a prepared data folder")] = Path("data"),
     split: Annotated[str, typer.Option(help="train, validation or test")] = "validation",
-    num_tasks: Annotated[int, typer.Option("--num-tasks", "-n", help="the first n tasks of the split; 0 for all")] = 0,
-    samples: Annotated[int, typer.Option(help="rollouts a task")] = 1,
-    shots: Annotated[int, typer.Option(help="demonstrations in the prompt, for untrained models; the study has 0")] = 0,
+    num_tasks: Annotated[
+        int, typer.Option("--num-tasks", "-n", help="the first n tasks of the split; 0 for all", min=0)
+    ] = 0,
+    samples: Annotated[int, typer.Option(help="rollouts a task", min=1)] = 1,
+    shots: Annotated[
+        int, typer.Option(help="demonstrations in the prompt, for untrained models; the study has 0", min=0)
+    ] = 0,
     variant: Annotated[str, typer.Option(help="e.g. forced_keep, test_budget(n=1,cost=4)")] = "standard",
-    temperature: Annotated[float, typer.Option(help="0 is greedy")] = 0.0,
-    top_k: Annotated[int, typer.Option(help="0 is off")] = 0,
-    top_p: Annotated[float, typer.Option(help="1 is off")] = 1.0,
-    max_completion_tokens: Annotated[int, typer.Option(help="tokens a turn")] = 512,
-    budget: Annotated[int, typer.Option(help="visible tool calls a rollout")] = Rules.budget,
-    max_context_tokens: Annotated[int, typer.Option(help="prompt plus completion")] = Rules.max_context_tokens,
-    concurrency: Annotated[int, typer.Option(help="rollouts at once")] = 16,
+    temperature: Annotated[float, typer.Option(help="0 is greedy", min=0.0, max=100.0)] = 0.0,
+    top_k: Annotated[int, typer.Option(help="0 is off", min=0)] = 0,
+    top_p: Annotated[float, typer.Option(help="1 is off", min=1e-9, max=1.0)] = 1.0,
+    max_completion_tokens: Annotated[int, typer.Option(help="tokens a turn", min=1)] = 512,
+    budget: Annotated[int, typer.Option(help="visible tool calls a rollout", min=1)] = Rules.budget,
+    max_context_tokens: Annotated[int, typer.Option(help="prompt plus completion", min=1)] = Rules.max_context_tokens,
+    concurrency: Annotated[int, typer.Option(help="rollouts at once", min=1)] = 16,
     seed: Annotated[int, typer.Option(help="of sampling")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda")] = "auto",
     prompts: Annotated[Path, typer.Option(help="the wording")] = DEFAULT_PROMPTS,
@@ -86,25 +90,34 @@ def rollouts(
         max_completion_tokens, budget, max_context_tokens, concurrency, seed, device,
     )  # fmt: skip
     try:
+        if model == "":
+            raise ValueError("--model is empty: give a model folder or hub id, or leave the option out")
+        if model is None:
+            say("no --model: a script plays demonstrations; the figures will be no model's")
         _run(plan, output, prompts, resume)
     except (ValueError, OSError, ExecutorError) as error:
         fail(f"glyph rollouts: {error}")
+    except KeyboardInterrupt:
+        fail(f"interrupted: what was finished is in {output}; go on with the same command and --resume", 130)
     say(f"wrote {output}")
-    folders = " ".join(str(output / f"arm_{each.value}") for each in _arms(arm))
-    say(f"next: glyph report {folders} --output {output}")
+    folders = [str(output / f"arm_{each.value}") for each in _arms(arm)]
+    say(f"next: {shlex.join(['glyph', 'report', *folders, '--output', str(output)])}")
 
 
 def _run(plan: RolloutPlan, output: Path, prompts: Path, resume: bool) -> None:
     wording, started = load_wording(prompts), time.monotonic()
+    check_wording(Path(plan.data), wording, prompts)
     arms, variant = _arms(plan.arms), parse_variant(plan.variant)
     if plan.model == "demonstrations" and variant.name != "standard":
         raise ValueError("demonstrations have no turns for a variant: give --model")
     rules = [Rules(arm, variant, plan.budget, plan.max_context_tokens) for arm in arms]
     tasks = {arm: _tasks(plan, arm) for arm in arms}
-    _claim(output, plan, wording, resume)
+    _check_claim(output, plan, wording, resume)
     with ExitStack() as stack:
         executor = stack.enter_context(Executor(workers=4))
         engine = _load_engine(plan, stack) if plan.model != "demonstrations" else None
+        if not resume:  # only now: a start that fails leaves nothing behind
+            _write_manifest(output, plan, wording, {}, None)
         for each in rules:
             path = output / f"arm_{each.arm.value}" / "traces.jsonl"
             _play_arm(plan, each, tasks[each.arm], wording, executor, engine, path)
@@ -121,36 +134,37 @@ def _arms(name: str) -> list[Arm]:
 
 
 def _tasks(plan: RolloutPlan, arm: Arm) -> list[CodeTask]:
+    if plan.split not in TASK_SPLITS:
+        raise ValueError(f"split {plan.split!r}: expected one of {', '.join(TASK_SPLITS)}")
     rows = read_rows(Path(plan.data), f"arm_{arm.value}_{plan.split}.jsonl", ("system", "prompt"))
     return [task_of(row) for row in (rows[: plan.num_tasks] if plan.num_tasks else rows)]
 
 
-def _claim(output: Path, plan: RolloutPlan, wording: Wording, resume: bool) -> None:
-    """Make the run folder ours: nothing is overwritten, and a resumed run has the plan that it began with."""
-    path = output / "manifest.json"
+def _check_claim(output: Path, plan: RolloutPlan, wording: Wording, resume: bool) -> None:
+    """Nothing is overwritten, and a resumed run has the plan that it began with."""
     if not resume:
-        if output.exists() and any(output.iterdir()):
-            raise ValueError(f"{output}: not empty: give --resume to go on with a run, or another folder")
-        _write_manifest(output, plan, wording, {}, None)
+        if output.is_file() or (output.exists() and any(output.iterdir())):
+            raise ValueError(f"{output}: not an empty folder: give --resume to go on with a run, or another folder")
         return
     try:
-        begun = json.loads(path.read_text())
-        same = begun["plan"] == asdict(plan) and begun["wording_digest"] == wording.digest
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{output}: there is no run to resume ({type(error).__name__}: {error})") from error
-    if not same:
-        raise ValueError(f"{output}: the run began with another plan or wording: {begun['plan']}")
+        begun = json.loads((output / "manifest.json").read_text())
+        now = {**asdict(plan), "wording_digest": wording.digest}
+        before = {**begun["plan"], "wording_digest": begun["wording_digest"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        raise ValueError(f"{output}: there is no run to resume") from None
+    changed = [f"{name} {before.get(name)!r}, now {now[name]!r}" for name in now if before.get(name) != now[name]]
+    if changed:
+        raise ValueError(f"{output}: the run began with another plan: {'; '.join(changed)}")
 
 
 def _load_engine(plan: RolloutPlan, stack: ExitStack) -> tuple[Any, Any]:
     """The generate core and the prepared tokenizer."""
-    from transformers import AutoTokenizer
-
-    from glyph.chat import prepare_tokenizer
     from glyph.local.generation import GenerationEngine
+    from glyph.local.loading import load_tokenizer, require_device
 
+    require_device(plan.device)
+    tokenizer = load_tokenizer(plan.model)
     say(f"loading {plan.model}")
-    tokenizer = prepare_tokenizer(AutoTokenizer.from_pretrained(plan.model), set_eos=True)
     limits = {"max_model_len": plan.max_context_tokens, "max_rows": plan.concurrency}
     return stack.enter_context(GenerationEngine.load(plan.model, plan.device, **limits)), tokenizer
 
@@ -190,6 +204,9 @@ def _shots(data: Path, arm: Arm, count: int) -> list[list[dict[str, str]]]:
     rows = read_rows(data, f"sft/arm_{arm.value}/train.jsonl", ("messages", "family"))
     rows.sort(key=lambda row: (sum(len(message["content"]) for message in row["messages"]), row["task_id"]))
     turns = [[row for row in rows if row["family"] == name] for name in ("visible", "shadow", "direct")]
+    most = 3 * min(map(len, turns))
+    if count > most:
+        raise ValueError(f"--shots {count}: at most {most} demonstrations are to be had")
     return [turns[i % 3][i // 3]["messages"][1:] for i in range(count)]
 
 
@@ -231,21 +248,14 @@ def _demonstration_policy(tasks: list[CodeTask], arm: Arm, wording: Wording, exe
 
 
 def _write_manifest(
-    output: Path, plan: RolloutPlan, wording: Wording, facts: dict[str, str], seconds: float | None
+    output: Path, plan: RolloutPlan, wording: Wording, executor: dict[str, str], seconds: float | None
 ) -> None:
-    from glyph.tasks.preparation import write_text
-
-    data_manifest = Path(plan.data) / "manifest.json"
-    manifest = {
-        "schema_version": SCHEMA_VERSION,
-        "plan": asdict(plan),
-        "finished": seconds is not None,
-        "seconds": seconds,
-        "wording_digest": wording.digest,
-        "data": json.loads(data_manifest.read_text())["task_set"] if data_manifest.exists() else "unknown",
-        "executor": facts,
-        "commit": git_commit(),
-        "versions": versions(),
-        "machine": {"platform": platform.platform(), "cpus": os.cpu_count()},
-    }
-    write_text(output / "manifest.json", json.dumps(manifest, indent=2) + "\n")
+    content = manifest(
+        plan=asdict(plan),
+        finished=seconds is not None,
+        seconds=seconds,
+        wording_digest=wording.digest,
+        data=data_facts(Path(plan.data)),
+        executor=executor,
+    )
+    write_text(output / "manifest.json", json.dumps(content, indent=2) + "\n")

@@ -101,7 +101,8 @@ def _run_case(case: Case, executors: list[Executor]) -> str | None:
             seconds = time.monotonic() - started
             if verdict.label not in case.accept:
                 wanted = "/".join(label.value for label in case.accept)
-                cause = verdict.reason or f"{verdict.exception_type}: {verdict.detail}"
+                causes = (verdict.reason, verdict.exception_type, verdict.detail)
+                cause = ": ".join(filter(None, causes)) or "no fault"
                 return f"{verdict.label.value} ({cause}), accepted {wanted}"
             if seconds > case.timeout_seconds + LATE_SECONDS:
                 return f"verdict after {seconds:.1f} s, limit {case.timeout_seconds} s"

@@ -25,8 +25,12 @@ KnownValues = dict[int, dict[str, Encoded]]
 """By step and source: the values of the leaves of the tests that need no candidate."""
 
 
-class _Gone(Exception):
-    """The candidate's process hung up, or said something that is no answer."""
+class _HungUp(Exception):
+    """The candidate's process closed its end, most often by ending."""
+
+
+class _Malformed(Exception):
+    """The candidate's process said something that is no answer."""
 
 
 class _Raised(Exception):
@@ -47,20 +51,20 @@ class _Test:
         """Put one question: load (source in base64), exec or eval.
 
         Raises:
-            _Raised, _Gone, TimeoutError: what came instead of a value.
+            _Raised, _HungUp, _Malformed, TimeoutError: what came instead of a value.
         """
         try:
             self._conversation.write({"phase": phase, "code": code}, self._deadline)
             answer = self._conversation.read(self._deadline)
         except EOFError as error:
-            raise _Gone("hung up") from error
+            raise _HungUp from error
         except ValueError as error:
-            raise _Gone("malformed answer") from error
+            raise _Malformed from error
         if "raised" in answer:
             raise _Raised(_checked_report(answer), self._afterword())
         value = answer.get("value")
         if not isinstance(value, list) or not values.well_formed(value):
-            raise _Gone("malformed answer")
+            raise _Malformed
         return value
 
     def load(self, source: bytes) -> None:
@@ -78,9 +82,9 @@ class _Test:
 def _checked_report(answer: dict[str, Any]) -> dict[str, Any]:
     kinds = {"raised": str, "phase": str, "origin": str, "detail": str, "assertion": bool, "exit": bool}
     if any(not isinstance(answer.get(name), kind) for name, kind in kinds.items()):
-        raise _Gone("malformed answer")
+        raise _Malformed
     if answer["phase"] not in PHASES or answer["origin"] not in ORIGINS:
-        raise _Gone("malformed answer")
+        raise _Malformed
     clipped = {name: answer[name][:300].encode("utf-8", "replace").decode() for name in ("raised", "detail")}
     return {**answer, **clipped}
 
@@ -96,8 +100,10 @@ def run_test(zygote: Zygote, source: bytes, steps: tuple[Step, ...], known: Know
     test = _Test(conversation, started + limits.wall_seconds)
     try:
         verdict = _judge(test, source, steps, known)
-    except _Gone as gone:
-        verdict, hung_up = Verdict(Label.OTHER, Label.OTHER, reason=str(gone), failed_step=test.step), True
+    except _HungUp:
+        verdict, hung_up = Verdict(Label.OTHER, Label.OTHER, reason="hung up", failed_step=test.step), True
+    except _Malformed:
+        verdict = Verdict(Label.OTHER, Label.OTHER, reason="malformed answer", failed_step=test.step)
     except TimeoutError:
         verdict = Verdict(Label.TIMEOUT, Label.TIMEOUT, reason="wall limit", failed_step=test.step)
     finally:
@@ -187,7 +193,7 @@ def find_known_values(zygote: Zygote, steps: tuple[Step, ...], imports: bytes, l
                 known[step.index] = _known_leaves(test, step)
     except _Raised:
         pass
-    except (_Gone, TimeoutError) as error:
+    except (_HungUp, _Malformed, TimeoutError) as error:
         raise ExecutorError("the tests' own values could not be computed") from error
     finally:
         conversation.close()

@@ -38,7 +38,7 @@ class Executor:
 
     def __init__(self, limits: Limits | None = None, level: str = "auto", workers: int = 2) -> None:
         self.limits = limits or Limits()
-        self.python_version, self.syscall_filter = "", False
+        self.python_version, self.syscall_filter, self._closed = "", False, False
         self._workers = workers
         self._known: dict[str, KnownValues] = {}
         self._adopt_process()
@@ -52,7 +52,8 @@ class Executor:
         self.close()
 
     def close(self) -> None:
-        """End every idle zygote. Tests in flight keep theirs until they are done."""
+        """End every idle zygote, and those of tests in flight once they are done."""
+        self._closed = True
         while True:
             try:
                 self._idle.get_nowait().close()
@@ -103,6 +104,8 @@ class Executor:
             zygote.close()
             raise
         self._add(zygote)
+        if self._closed:
+            self.close()
         return result
 
     def _adopt_process(self) -> None:

@@ -22,8 +22,7 @@ def classify_exception(report: dict[str, Any]) -> tuple[Label, str | None]:
 def classify_ending(verdict: Verdict, ending: dict[str, Any], hung_up: bool, cpu_seconds: int) -> Verdict:
     """Correct a verdict by how the candidate's process ended: exit code, signal and CPU time, as the kernel says.
 
-    A candidate that has used up its CPU time is a time-out whatever it said (it may catch the soft limit's signal).
-    The kernel counts that limit in ticks, so that its own kill may come a little before the time is used up.
+    A candidate that has used up its CPU time is a time-out whatever it said: it may catch the kernel's signal.
     """
     code, used = ending["exit_code"], ending["cpu_seconds"]
     killed_by_limit = hung_up and code in (-signal.SIGXCPU, -signal.SIGKILL) and used > 0.8 * cpu_seconds

@@ -1,14 +1,13 @@
 """A filter of system calls that no solution of a task needs (Linux; the second line behind the isolation level).
 
 Refused: what outlives a process (System V IPC, kernel keyrings), what looks into other processes, new namespaces and
-mounts, large parts of the kernel that only attackers call (io_uring, bpf, perf, userfaultfd), sockets of any family
-but AF_UNIX, and a signal to every process at once. A refused call fails with an error, as it would for lack of rights.
+mounts, large parts of the kernel that only attackers call (io_uring, bpf, perf, userfaultfd), sockets (a pair of them
+is allowed), and a signal to every process at once. A refused call fails, as it would for lack of rights.
 """
 
 import ctypes
 import errno
 import os
-import socket
 import struct
 import sys
 from functools import lru_cache
@@ -22,6 +21,7 @@ CLONE_NEWUSER, EVERYBODY, X32 = 0x10000000, 0xFFFFFFFF, 0x40000000
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 """The kernel's own names of the architectures, in the order of the numbers below."""
 REFUSED = {
+    "socket": (41, 198),
     "shmget": (29, 194),
     "semget": (64, 190),
     "msgget": (68, 186),
@@ -45,7 +45,7 @@ REFUSED = {
     "open_by_handle_at": (304, 265),
     "fanotify_init": (300, 262),
 }
-CLONE, CLONE3, KILL, SOCKET = (56, 220), (435, 435), (62, 129), (41, 198)
+CLONE, CLONE3, KILL = (56, 220), (435, 435), (62, 129)
 
 INSTRUCTION = struct.Struct("=HBBI")
 Instruction = tuple[int, int, int, int]
@@ -71,7 +71,6 @@ def build(machine: str) -> list[Instruction]:
     program += [(EQUAL, 0, 1, CLONE3[column]), (RETURN, 0, 0, REFUSE | errno.ENOSYS)]  # libraries fall back to clone
     program += _by_argument(CLONE[column], (ANY_BIT, 1, 0, CLONE_NEWUSER))
     program += _by_argument(KILL[column], (EQUAL, 1, 0, EVERYBODY))
-    program += _by_argument(SOCKET[column], (EQUAL, 0, 1, socket.AF_UNIX))
     return [*program, (RETURN, 0, 0, ALLOW)]
 
 

@@ -5,9 +5,10 @@ Exit code 1, with one line on stderr, where the hub cannot be reached.
 
 import sys
 import tomllib
-from pathlib import Path
 
-VERSIONS = Path(__file__).parents[3] / "configs" / "versions.toml"
+from glyph.versions import CONFIGS
+
+VERSIONS = CONFIGS / "versions.toml"
 
 
 def main() -> int:

@@ -24,10 +24,11 @@ from typing import Any, TypeVar
 
 from aiohttp import web
 from pydantic import BaseModel, ValidationError
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
-from glyph.chat import completion_text, prepare_tokenizer, render
+from glyph.chat import completion_text, render
 from glyph.local.generation import GenerationEngine
+from glyph.local.loading import load_tokenizer, require_device
 from glyph.local.requests import Completion, GenerationError, PromptTooLongError, QueueFullError
 from glyph.local.wire import ChatRequest, GenerateRequest, SamplingFields, describe_validation_error
 
@@ -94,9 +95,10 @@ def serve(
 ) -> None:
     """Load a model folder and serve it until SIGINT or SIGTERM. Prints one line when it is ready.
 
-    Raises: TokenizerError if the folder's tokenizer cannot end turns with `<|im_end|>`.
+    Raises: TokenizerError if the folder's tokenizer has no `<|im_end|>` token to end turns with.
     """
-    tokenizer = prepare_tokenizer(AutoTokenizer.from_pretrained(model_dir))
+    require_device(device)
+    tokenizer = load_tokenizer(model_dir)
     names = (served_name,) if served_name else tuple(dict.fromkeys((str(model_dir), Path(model_dir).resolve().name)))
     with GenerationEngine.load(
         model_dir, device, max_model_len=max_model_len, max_rows=max_rows, max_queue=max_queue

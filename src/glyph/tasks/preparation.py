@@ -21,9 +21,9 @@ from glyph.tasks.prompts import Wording, opening
 from glyph.tasks.splits import SEED, Splits, split_mbpp
 from glyph.tasks.task import CodeTask
 from glyph.variants import STANDARD
-from glyph.versions import versions
+from glyph.versions import CONFIGS, versions
 
-EXPECTED_DIGESTS = Path(__file__).parents[3] / "configs" / "data_digests.json"
+EXPECTED_DIGESTS = CONFIGS / "data_digests.json"
 TASK_SPLITS = ("train", "validation", "test")
 LICENCES = {"mbpp": "CC-BY-4.0 (Google Research, Austin et al., 2021)", "mini": "MIT (this project)"}
 

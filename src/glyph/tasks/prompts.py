@@ -11,9 +11,10 @@ from typing import Any
 from glyph.protocol import Arm
 from glyph.tasks.task import CodeTask
 from glyph.variants import Gate, Variant
+from glyph.versions import CONFIGS
 from glyph.workspace import PLACEHOLDER
 
-DEFAULT_PROMPTS = Path(__file__).parents[3] / "configs" / "prompts.toml"
+DEFAULT_PROMPTS = CONFIGS / "prompts.toml"
 _SHAPE = {
     "system": ("a", "b", "b_ungated"),
     "variant": ("test_budget", "revise_feedback", "random_gate"),

@@ -17,7 +17,7 @@ from glyph.protocol import Arm, Decision, Label
 from glyph.records import SCHEMA_VERSION, RolloutRecord
 from glyph.tasks.demonstrations import PUBLISHED_COUNTS, Family, Run, play_turns
 from glyph.tasks.preparation import TASK_SPLITS
-from glyph.tasks.prompts import Wording
+from glyph.tasks.prompts import DEFAULT_PROMPTS, Wording
 from glyph.tasks.task import CodeTask
 from glyph.workspace import PLACEHOLDER
 
@@ -65,6 +65,29 @@ def read_folder(folder: Path) -> DataFolder:
     except ValueError as error:
         raise ValueError(f"{folder / 'manifest.json'}: no JSON: {error}; run python -m data.prepare") from error
     return DataFolder(manifest, tasks, traces, digests)
+
+
+def data_facts(folder: Path) -> Row:
+    """What a run's manifest says of its data: the task set, and the digests of the wording and the files."""
+    try:
+        manifest = json.loads((folder / "manifest.json").read_text())
+        return {name: manifest.get(name) for name in ("task_set", "wording_digest", "files")}
+    except (OSError, ValueError, AttributeError):
+        return {"task_set": "unknown"}
+
+
+def check_wording(folder: Path, wording: Wording, prompts: Path) -> None:
+    """Refuse prompts by default that the data were not prepared with: an ablation must not change its wording.
+
+    Raises:
+        ValueError: the data's manifest names another wording, and `prompts` is merely the default.
+    """
+    prepared = data_facts(folder).get("wording_digest")
+    if prompts == DEFAULT_PROMPTS and prepared not in (None, wording.digest):
+        raise ValueError(
+            f"{folder} was prepared with another wording than {prompts}; give that file with --prompts "
+            f"(--taskset.prompts), or run python -m data.prepare --output {folder}"
+        )
 
 
 def read_rows(folder: Path, name: str, extra: Sequence[str]) -> list[Row]:
