@@ -1,6 +1,8 @@
 """The commands as a user meets them: tables, JSON, files, and one clear line for bad input."""
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -122,9 +124,115 @@ def test_several_comparisons_are_holm_corrected(tmp_path: Path) -> None:
 
 def test_only_errors_is_a_report_without_values(tmp_path: Path) -> None:
     path = write_traces(tmp_path / "traces.jsonl", [error_trace()])
-    text = run("report", path).stdout
+    text = run("report", path, code=1).stdout
     assert "0 rollouts scored; errors excluded: 1" in text
     assert "– n=0" in row_of(text, "pass@1")
+
+
+def test_errors_tell_the_commonest_text_and_a_run_of_nothing_else_fails(tmp_path: Path) -> None:
+    texts = ["OSError: disk\n full \ud800", "Other: x", "OSError: disk\n full \ud800"]
+    errors = [replace(error_trace(f"t{i}"), error=text) for i, text in enumerate(texts)]
+    said = "errors excluded: 3, 2 of them: OSError: disk full \\ud800"
+    path = write_traces(tmp_path / "traces.jsonl", errors)
+    result = run("report", path, "-o", tmp_path / "out", code=1)
+    assert f"0 tasks, 0 rollouts scored; {said}\n" in result.stdout
+    assert result.stderr == f"error: no rollout was scored; Arm B: {said}\n"
+    assert said.replace("\\", "\\\\") in (tmp_path / "out/report.md").read_text("utf-8")
+    column = json.loads(run("report", path, "--json", code=1).stdout)["columns"][0]
+    assert column["commonest_error"] == {"text": "OSError: disk full \ud800", "count": 2}
+    mixed = write_traces(tmp_path / "mixed.jsonl", [trace("t7"), *errors])
+    assert f"1 task, 1 rollout scored; {said}" in run("report", mixed).stdout
+    assert f"Arm B: 1 scored rollout of 1 task; {said}" in run("passk", mixed).stdout
+
+
+@pytest.fixture
+def played(tmp_path: Path) -> Path:
+    """A run folder as `glyph rollouts` writes it without a model."""
+    folder = tmp_path / "my run"
+    for arm in ("a", "b"):
+        rollout = trace("mini-00157", arm=arm, targets=(), solved=arm == "b")
+        write_traces(folder / f"arm_{arm}/traces.jsonl", [replace(rollout, model=None)])
+    (folder / "manifest.json").write_text('{"plan": {"model": "demonstrations", "shots": 0}}')
+    return folder
+
+
+def test_a_run_folder_stands_for_its_arms_or_names_them(played: Path) -> None:
+    text = run("report", played).stdout
+    assert "Arm A vs Arm B" in text
+    assert text.endswith(f"next: glyph show '{played}/arm_a/traces.jsonl' --task mini-00157\n")
+    for words in (["passk", played], ["compare", played, played / "arm_a"], ["show", played, "--task", "157"]):
+        assert f"name one of its folders: {played}/arm_a, {played}/arm_b" in run(*words, code=2).stderr
+
+
+def test_every_command_says_that_no_model_was_run(played: Path) -> None:
+    a, b = played / "arm_a", played / "arm_b"
+    for words in (["report", played], ["passk", a], ["compare", a, b], ["show", a, "--task", "157"]):
+        assert "NOTE: no model was run: a script played demonstrations" in run(*words).stdout
+        data = json.loads(run(*words, "--json").stdout)
+        assert data["schema_version"] == 1
+        assert (data.get("manifest") or data)["note"].startswith("no model was run")
+    assert " · model demonstrations · rollout " in run("show", a, "--task", "157").stdout
+    (played / "manifest.json").write_text('{"plan": {"model": "org/small"}}')
+    data = json.loads(run("show", a, "--task", "157", "--json").stdout)
+    assert (data["note"], data["model"]) == (None, "org/small")
+
+
+def test_demonstrations_say_so_themselves_without_a_manifest(tmp_path: Path) -> None:
+    path = write_traces(tmp_path / "t.jsonl", [replace(trace(), model="demonstrations")])
+    assert "NOTE: no model was run" in run("passk", path).stdout
+
+
+def test_demonstrations_in_the_prompt_are_no_turns_of_the_rollout(tmp_path: Path) -> None:
+    system, *shown = trace("other").messages
+    rollout = trace("t1")
+    path = write_traces(tmp_path / "t.jsonl", [replace(rollout, messages=(system, *shown, *rollout.messages[1:]))])
+    mark = "demonstration in the prompt, not the model"
+    text = run("show", path, "--task", "t1").stdout
+    assert text.count(mark) == 1
+    line = f"\n── {mark}: 6 messages (glyph show --full shows them)\n\n── 7 user ─"
+    assert line in text
+    full = run("show", path, "--task", "t1", "--full").stdout
+    assert full.count(mark) == 6
+    assert f"── 2 assistant · {mark} ─" in full
+    assert "── 7 user ─" in full
+    run("report", path, "-o", tmp_path)
+    assert line in (tmp_path / "report.md").read_text("utf-8")
+    data = json.loads(run("show", path, "--task", "t1", "--json").stdout)
+    assert data["demonstration_messages"] == [1, 2, 3, 4, 5, 6]
+
+
+def test_show_compares_numbers_of_tasks_as_numbers(tmp_path: Path) -> None:
+    path = write_traces(tmp_path / "t.jsonl", [trace("mini-00157"), trace("mini-1157"), trace("x/7"), trace("y/7")])
+    for task in ("157", "0157", "mini-00157"):
+        assert run("show", path, "--task", task).stdout.startswith("task mini-00157 ")
+    assert "several tasks match '7'; the file has x/7, y/7\n" in run("show", path, "--task", "7", code=2).stderr
+    for task in ("57", "", " ", "9" * 5000):
+        assert "the file has mini-00157" in run("show", path, "--task", task, code=2).stderr
+    assert "--task is empty: give a task id or its number" in run("show", path, "--task", "", code=2).stderr
+
+
+def test_compare_refuses_a_run_and_itself(arms: tuple[Path, Path], tmp_path: Path) -> None:
+    (tmp_path / "link.jsonl").symlink_to(arms[0])
+    assert "both sides are this file" in run("compare", arms[0], tmp_path / "link.jsonl", code=2).stderr
+
+
+def test_piped_lines_are_whole_and_have_no_trailing_blanks(
+    arms: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    long = tmp_path / "/".join(["a folder with a long name"] * 12) / "t.jsonl"
+    gap = replace(trace("t1"), messages=(Message("assistant", PATCH_TURN.replace("\\n", "  \\n\\n")),))
+    write_traces(long, [gap])
+    for words in (["report", *arms, long], ["passk", arms[0]], ["compare", *arms], ["show", long, "--task", "1"]):
+        text = run(*words).stdout
+        assert [line for line in text.split("\n") if line != line.rstrip()] == []
+    assert f"{long} (standard" in run("report", long).stdout
+
+
+def test_python_m_glyph_is_glyph() -> None:
+    done = subprocess.run([sys.executable, "-m", "glyph", "passk", "--help"], capture_output=True, text=True)
+    assert done.returncode == 0
+    assert "python -m glyph passk" in done.stdout
 
 
 def test_passk(tmp_path: Path) -> None:
@@ -142,7 +250,7 @@ def test_compare_lists_what_it_could_not_pair(tmp_path: Path, arms: tuple[Path, 
     extra = write_traces(tmp_path / "c.jsonl", [trace("mbpp_1"), trace("mbpp_99", solved=False)])
     text = run("compare", arms[0], extra).stdout
     assert "9 tasks only in first, left out: mbpp_0, mbpp_2" in text
-    assert "1 tasks only in second, left out: mbpp_99" in text
+    assert "1 task only in second, left out: mbpp_99" in text
     data = json.loads(run("compare", *arms, "--json").stdout)
     assert data["mcnemar"]["p_exact"] == pytest.approx(0.375)
     assert data["difference"] == pytest.approx(0.3)
@@ -183,7 +291,7 @@ BAD_INPUT = [
     (["passk", "{}/good.jsonl", "--k", "1,x"], "--k: expected positive whole numbers"),
     (["compare", "{}/good.jsonl", "{}/other.jsonl"], "no task is in both"),
     (["show", "{}/good.jsonl", "--task", "nope"], "no task 'nope'; the file has t1"),
-    (["report", "{}/good.jsonl", "--output", "{}/good.jsonl"], "good.jsonl"),
+    (["report", "{}/good.jsonl", "--output", "{}/good.jsonl"], "--output must be a folder, {}/good.jsonl is a file"),
 ]
 
 
@@ -194,7 +302,7 @@ def test_bad_input_is_one_line_and_exit_code_2(tmp_path: Path, words: list[str],
     (tmp_path / "bad.jsonl").write_text((tmp_path / "good.jsonl").read_text() + "{\n")
     result = run(*(word.format(tmp_path) for word in words), code=2)
     assert result.stderr.startswith("error: ")
-    assert message in result.stderr
+    assert message.format(tmp_path) in result.stderr
     assert result.stderr.count("\n") == 1
     assert result.stdout == ""
 

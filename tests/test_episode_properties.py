@@ -30,11 +30,18 @@ from tests.scripts import LABELS, OPENING, judge
 
 CONTEXT = 4_096
 WORDS = [*LABELS, "neither", "good\nwrong", ""]
-PATHS = [SOLUTION_PATH] * 12 + ["./solution.py", "a/../solution.py", "other.py", ".", "..", "/etc/passwd", "", "a\0b"]
-PROJECTS = [PROJECT_PATH] * 12 + ["./", "a/..", "..", "", "solution.py"]
+PATHS = ["./solution.py", "a/../solution.py", "other.py", ".", "..", "/etc/passwd", "", "a\0b"]
+PROJECTS = ["./", "a/..", "..", "", "solution.py"]
 NOISE = st.text(max_size=20) | st.text(st.characters(categories=["Cs", "Cc", "Zl", "Ll"]), max_size=20)
-FINISH = st.sampled_from(["stop"] * 16 + ["length", "tool_calls", "content_filter", ""])
-COUNT = st.none() | st.integers(0, 200) | st.integers(CONTEXT - 100, CONTEXT + 1)
+FINISH = ["stop", "stop", "tool_calls", "content_filter", ""]
+COUNTS = st.tuples(st.none() | st.integers(0, 2_000), st.none() | st.integers(0, 2_096))
+LARGE = st.tuples(st.integers(0, CONTEXT), st.integers(0, CONTEXT))
+
+
+def mostly(usual: str, *rare: str, odds: int = 12) -> st.SearchStrategy[str]:
+    """`usual`, or one of the others once in about `odds` draws."""
+    half = [usual] * (len(rare) * odds // 2)
+    return st.sampled_from([*half, *rare, *half])
 
 
 @st.composite
@@ -57,13 +64,13 @@ def rules(draw: st.DrawFn, arm: Arm) -> Rules:
 
 @st.composite
 def calls(draw: st.DrawFn, tool: Tool, number: int, solution: str) -> Call:
-    call_id = draw(st.sampled_from([f"c{number}"] * 12 + ["c1", "", "\n", "x" * 65]))
+    call_id = draw(mostly(f"c{number}", "c1", "", "\n", "x" * 65, odds=40))
     if tool is Tool.PYTHON_TEST:
-        return Call(tool, call_id, {"project_path": draw(st.sampled_from(PROJECTS))})
-    arguments = {"file_path": draw(st.sampled_from(PATHS))}
+        return Call(tool, call_id, {"project_path": draw(mostly(PROJECT_PATH, *PROJECTS, odds=25))})
+    arguments = {"file_path": draw(mostly(SOLUTION_PATH, *PATHS, odds=25))}
     if tool is Tool.APPLY_PATCH:
-        arguments["find"] = draw(st.sampled_from([solution] * 8 + WORDS) | NOISE)
-        arguments["replace"] = draw(st.sampled_from(WORDS) | NOISE)
+        arguments["find"] = draw(mostly(solution, *WORDS)) if draw(mostly("whole", "noise")) == "whole" else draw(NOISE)
+        arguments["replace"] = draw(st.sampled_from(["good", *WORDS, "good"]) | NOISE)
     return Call(tool, call_id, arguments)
 
 
@@ -72,9 +79,11 @@ def well_formed(draw: st.DrawFn, episode: Episode, number: int) -> str:
     """A turn of the grammar, of the kind that is due more often than not."""
     arm, gated, said = episode.rules.arm, episode.rules.variant.gated, episode.messages[-1]["content"]
     due = (
-        "patch" if "withheld" in said else "prediction" if "patch applied" in said and arm is Arm.PREDICTIVE else "any"
+        draw(st.sampled_from(["final", "any"])) if "tests passed" in said else "patch" if "withheld" in said else "any"
     )
-    kind = draw(st.sampled_from([due] * 4 + ["any", "prediction", "final"]))
+    if arm is Arm.PREDICTIVE and ("patch applied" in said or "patch failed" in said):
+        due = "prediction"
+    kind = draw(mostly(due, "any", "prediction", "final"))
     if kind == "final":
         return render_final(draw(st.sampled_from(["done", ""])))
     if kind == "prediction":
@@ -82,8 +91,9 @@ def well_formed(draw: st.DrawFn, episode: Episode, number: int) -> str:
         tool = Tool.APPLY_PATCH if decision is Decision.REVISE else Tool.PYTHON_TEST
         call = draw(calls(tool, number, episode.workspace.solution))
         return render_prediction(Prediction(draw(st.sampled_from(list(Label))), decision, call))
-    tools = [Tool.APPLY_PATCH] if kind == "patch" else [*Tool, Tool.APPLY_PATCH, Tool.APPLY_PATCH]
-    return render_call(draw(calls(draw(st.sampled_from(tools)), number, episode.workspace.solution)))
+    usual = Tool.PYTHON_TEST if "patch applied" in said else Tool.APPLY_PATCH
+    tool = usual if kind == "patch" else Tool(draw(mostly(usual.value, *(each.value for each in Tool), odds=3)))
+    return render_call(draw(calls(tool, number, episode.workspace.solution)))
 
 
 @st.composite
@@ -113,13 +123,13 @@ def mutated(draw: st.DrawFn, text: str) -> str:
 
 @st.composite
 def model_turns(draw: st.DrawFn, episode: Episode, number: int) -> ModelTurn:
-    if draw(st.integers(0, 39)) == 0:
+    how = draw(mostly("whole", "refused", "mutated", "mutated", "noise", "length", "long", odds=15))
+    if how == "refused":
         return ModelTurn("", overflow=True)
-    text = draw(well_formed(episode, number))
-    how = draw(st.sampled_from(["whole"] * 14 + ["mutated", "noise"]))
-    text = draw(mutated(text)) if how == "mutated" else draw(NOISE) if how == "noise" else text
-    counts = (draw(COUNT), draw(COUNT)) if draw(st.booleans()) else (None, None)
-    return ModelTurn(text, draw(FINISH), *counts)
+    text = draw(NOISE) if how == "noise" else draw(well_formed(episode, number))
+    text = draw(mutated(text)) if how == "mutated" else text
+    finish = "length" if how == "length" else draw(st.sampled_from(FINISH))
+    return ModelTurn(text, finish, *draw(LARGE if how == "long" else COUNTS))
 
 
 def played(data: st.DataObject, chosen: Rules) -> tuple[Episode, list[ModelTurn]]:

@@ -11,6 +11,7 @@ from glyph.evaluation.traces import (
     Message,
     Trace,
     TraceError,
+    arm_folders,
     local_trace_line,
     parse_trace,
     read_traces,
@@ -187,7 +188,7 @@ def test_damaged_and_false_gzip_files(tmp_path: Path) -> None:
     for name, content in (("damaged.gz", bytes(body)), ("plain.gz", GOOD)):
         with pytest.raises(TraceError, match=r":1: "):
             read_traces(write(tmp_path / name, content))
-        with pytest.raises(TraceError, match=r"no rollout in it; . bad lines, the first is line 1"):
+        with pytest.raises(TraceError, match=r"no rollout in it; . bad lines?, the first is line 1"):
             read_traces(tmp_path / name, lenient=True)
 
 
@@ -206,6 +207,26 @@ def test_missing_empty_and_ambiguous_places(tmp_path: Path) -> None:
     write(tmp_path / "traces.jsonl.gz", gzip.compress(GOOD))
     with pytest.raises(TraceError, match="both of"):
         read_traces(tmp_path)
+
+
+def test_a_run_folder_names_its_arms(tmp_path: Path) -> None:
+    arms = [write_traces(tmp_path / arm / "traces.jsonl", [trace()]).parent for arm in ("arm_a", "arm_b")]
+    (tmp_path / "arm_c").mkdir()
+    assert arm_folders(tmp_path) == arms
+    with pytest.raises(TraceError, match=f"several arms; name one of its folders: {arms[0]}, {arms[1]}$"):
+        read_traces(tmp_path)
+    write_traces(tmp_path / "traces.jsonl", [trace()])
+    assert arm_folders(tmp_path) == []
+    assert read_traces(tmp_path).path == tmp_path / "traces.jsonl"
+
+
+def test_demonstrations_are_what_the_prompt_held_before_the_task() -> None:
+    original = trace()
+    assert list(original.demonstrations) == []
+    system, *rollout = original.messages
+    assert replace(original, messages=(system, *rollout, *rollout)).demonstrations == range(1, 7)
+    assert replace(original, messages=(*rollout, *rollout)).demonstrations == range(0, 6)
+    assert list(error_trace().demonstrations) == []
 
 
 def test_the_record_supplies_task_and_arm() -> None:

@@ -5,10 +5,12 @@ Owns the command line of the analysis and nothing else: reading is `evaluation/t
 """
 
 import json
+import re
 import shlex
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,17 +19,27 @@ import typer
 from glyph.evaluation.compare import Comparison, UnpairedError, compare
 from glyph.evaluation.metrics import pass_at_k_metric
 from glyph.evaluation.predicates import Rollout
-from glyph.evaluation.traces import Trace, TraceError, TraceFile, read_traces, trace_to_dict
-from glyph.report.data import Column, build_report, columns_of, rollouts_of
-from glyph.report.format import LEGEND, format_metric
+from glyph.evaluation.traces import (
+    Trace,
+    TraceError,
+    TraceFile,
+    arm_folders,
+    read_traces,
+    trace_to_dict,
+)
+from glyph.report.data import REPORT_SCHEMA_VERSION, Column, Report, build_report, columns_of, rollouts_of
+from glyph.report.format import LEGEND, counted, format_metric
 from glyph.report.markdown import write_report
 from glyph.report.rollout import printable, render_rollout
-from glyph.report.text import comparison_table, make_console, metric_table, print_report
+from glyph.report.text import comparison_table, errors_phrase, make_console, metric_table, print_report, put
 
+EXIT_NOTHING_SCORED = 1
 EXIT_BAD_INPUT = 2
+DEMONSTRATIONS = "demonstrations"
+NO_MODEL = "no model was run: a script played demonstrations, and these figures are no result of a model"
 
 TracePath = Annotated[Path, typer.Argument(help="A trace file (.jsonl or .jsonl.gz), or the run folder that holds it.")]
-TracePaths = Annotated[list[Path], typer.Argument(help="Trace files or run folders.")]
+TracePaths = Annotated[list[Path], typer.Argument(help="Trace files or run folders, with all arms in them.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout and nothing else there.")]
 Lenient = Annotated[bool, typer.Option("--lenient", help="Skip bad lines; their numbers are reported.")]
 
@@ -49,7 +61,9 @@ def report(
 ) -> None:
     """Every metric with n and 95% interval, one column for each arm of each file."""
     with _one_line_errors():
-        files = [read_traces(path, lenient) for path in traces]
+        if output is not None and output.is_file():
+            raise TraceError(f"--output must be a folder, {output} is a file")
+        files = [read_traces(path, lenient) for given in traces for path in arm_folders(given) or [given]]
         content = build_report(files, title, run_facts(files))
         written = write_report(content, output) if output is not None else ()
     if as_json:
@@ -58,8 +72,18 @@ def report(
         print_report(content, make_console())
     for path in written:
         typer.echo(f"wrote {path}", err=as_json)
-    example = next((column.example for column in content.columns if column.example), None)
-    _next(as_json, "show", files[0].path, "--task", (example.task_id if example else None) or "TASK")
+    shown = next((column for column in content.columns if column.example), content.columns[0])
+    _next(as_json, "show", shown.source, "--task", (shown.example and shown.example.task_id) or "TASK")
+    _refuse_all_errors(content)
+
+
+def _refuse_all_errors(content: Report) -> None:
+    """A report without one scored rollout is written, but it is no success."""
+    if any(column.rollouts for column in content.columns):
+        return
+    said = "; ".join(f"{column.name}: {errors_phrase(column)}" for column in content.columns)
+    typer.echo(f"error: no rollout was scored; {printable(said)}", err=True)
+    raise typer.Exit(EXIT_NOTHING_SCORED)
 
 
 def run_facts(files: list[TraceFile]) -> dict[str, Any]:
@@ -72,8 +96,9 @@ def run_facts(files: list[TraceFile]) -> dict[str, Any]:
                 found[str(folder)] = facts
                 break
     facts = next(iter(found.values())) if len(found) == 1 else dict(found)
-    if any(each.get("model") == "demonstrations" for each in found.values()):
-        facts["note"] = "no model was run: a script played demonstrations, and these figures are no result of a model"
+    models = {trace.model for file in files for trace in file.traces}
+    if DEMONSTRATIONS in models or any(each.get("model") == DEMONSTRATIONS for each in found.values()):
+        facts["note"] = NO_MODEL
     return facts
 
 
@@ -100,15 +125,18 @@ def passk(
         file = read_traces(traces, lenient)
         columns = columns_of(file)
         rows = [[pass_at_k_metric(column.rollouts, each) for column in columns] for each in wanted]
+        note = run_facts([file]).get("note")
     if as_json:
         values = {
             column.name: {metric.name: metric.to_dict() for metric in (row[index] for row in rows)}
             for index, column in enumerate(columns)
         }
-        _print_json({"source": str(file.path), "errors": {c.name: c.errors for c in columns}, "pass_at_k": values})
+        errors = {column.name: column.errors for column in columns}
+        _print_analysis(note, {"source": str(file.path), "errors": errors, "pass_at_k": values})
         return
+    _print_note(note)
     console = make_console()
-    console.print(metric_table("pass@k (n = tasks)", rows, [column.name for column in columns], console))
+    put(metric_table("pass@k (n = tasks)", rows, [column.name for column in columns], console), console)
     typer.echo(LEGEND)
     for column in columns:
         typer.echo(_samples_line(column))
@@ -126,13 +154,17 @@ def compare_files(
     with _one_line_errors():
         files = [read_traces(path, lenient) for path in (first, second)]
         names = (f"first ({_arm_of(files[0])})", f"second ({_arm_of(files[1])})")
+        if files[0].path.samefile(files[1].path):
+            raise TraceError(f"{files[1].path}: both sides are this file; compare needs two runs")
         result = compare(_rollouts(files[0]), _rollouts(files[1]), names)
+        note = run_facts(files).get("note")
     if as_json:
-        _print_json(result.to_dict())
+        _print_analysis(note, result.to_dict())
         return
     typer.echo(f"first:  {files[0].path}\nsecond: {files[1].path}")
+    _print_note(note)
     console = make_console()
-    console.print(comparison_table([result], {}, console))
+    put(comparison_table([result], {}, console), console)
     for line in _comparison_remarks(result):
         typer.echo(line)
     _report_skipped(files)
@@ -143,6 +175,7 @@ def show(
     traces: TracePath,
     task: Annotated[str, typer.Option("--task", "-t", help="The task id; its number is enough if that is unique.")],
     sample: Annotated[int, typer.Option("--sample", help="Which rollout of the task, from 0.")] = 0,
+    full: Annotated[bool, typer.Option("--full", help="Show the demonstrations in the prompt, too.")] = False,
     lenient: Lenient = False,
     as_json: Json = False,
 ) -> None:
@@ -151,11 +184,16 @@ def show(
         file = read_traces(traces, lenient)
         samples = _find_task(file, task)
         if not 0 <= sample < len(samples):
-            raise TraceError(f"{file.path}: task {task} has {len(samples)} rollouts; --sample must be below that")
+            raise TraceError(
+                f"{file.path}: task {task} has {counted(len(samples), 'rollout')}; --sample must be below that"
+            )
+        facts = run_facts([file])
+    trace, note = _with_model(samples[sample], facts), facts.get("note")
     if as_json:
-        _print_json(trace_to_dict(samples[sample]))
+        _print_analysis(note, {**trace_to_dict(trace), "demonstration_messages": list(trace.demonstrations)})
         return
-    typer.echo(render_rollout(samples[sample]))
+    _print_note(note)
+    typer.echo(render_rollout(trace, full))
     _report_skipped([file])
     if sample + 1 < len(samples):
         _next(as_json, "show", file.path, "--task", task, "--sample", sample + 1)
@@ -199,15 +237,30 @@ def _arm_of(file: TraceFile) -> str:
 
 
 def _find_task(file: TraceFile, task: str) -> list[Trace]:
-    """The rollouts of a task, in file order; a bare number finds the one task whose id ends in it."""
+    """The rollouts of a task, in file order; a bare number finds the one task whose id ends in that number."""
     ids = list(dict.fromkeys(trace.task_id for trace in file.traces if trace.task_id is not None))
+    number = _number_at_end(task) if re.fullmatch("[0-9]+", task) else None
     matches = [name for name in ids if name == task] or [
-        name for name in ids if name.endswith(task) and not name[: -len(task)][-1:].isalnum()
+        name for name in ids if number is not None and _number_at_end(name) == number
     ]
     if len(matches) != 1:
-        problem = "several tasks match" if matches else "no task"
-        raise TraceError(f"{file.path}: {problem} {task!r}; the file has {', '.join((matches or ids)[:5])} …")
+        problem = f"several tasks match {task!r}" if matches else f"no task {task!r}"
+        problem = problem if task.strip() else "--task is empty: give a task id or its number"
+        listed = ", ".join((matches or ids)[:5]) + (" …" if len(matches or ids) > 5 else "")
+        raise TraceError(f"{file.path}: {problem}; the file has {listed or 'no task ids'}")
     return [trace for trace in file.traces if trace.task_id == matches[0]]
+
+
+def _number_at_end(name: str) -> str | None:
+    """The whole number that ends a name, without leading zeros: `157` of `mini-00157`."""
+    found = re.search("[0-9]+$", name)
+    return None if found is None else found.group().lstrip("0") or "0"
+
+
+def _with_model(trace: Trace, facts: dict[str, Any]) -> Trace:
+    """The trace with the model of its run's facts where it names none itself (a Verifiers trace)."""
+    model = facts.get("model")
+    return replace(trace, model=model) if trace.model is None and isinstance(model, str) else trace
 
 
 def _comparison_remarks(result: Comparison) -> Iterator[str]:
@@ -217,18 +270,28 @@ def _comparison_remarks(result: Comparison) -> Iterator[str]:
         yield f"no McNemar test: {result.no_mcnemar}; it needs one outcome a task. Read the bootstrap interval."
     for name, tasks in (("first", result.only_in_first), ("second", result.only_in_second)):
         if tasks:
-            yield f"{len(tasks)} tasks only in {name}, left out: {', '.join(tasks)}"
+            yield f"{counted(len(tasks), 'task')} only in {name}, left out: {', '.join(tasks)}"
 
 
 def _samples_line(column: Column) -> str:
-    counts = f"{len(column.rollouts)} scored rollouts of {column.tasks} tasks"
-    return f"{column.name}: {counts}; errors excluded: {column.errors}"
+    counts = f"{counted(len(column.rollouts), 'scored rollout')} of {counted(column.tasks, 'task')}"
+    return f"{column.name}: {counts}; {errors_phrase(column)}"
 
 
 def _report_skipped(files: list[TraceFile]) -> None:
     for file in files:
         for bad in file.skipped:
             typer.echo(f"skipped {file.path}:{bad.line}: {printable(bad.reason)}", err=True)
+
+
+def _print_note(note: str | None) -> None:
+    if note:
+        typer.echo(f"NOTE: {note}")
+
+
+def _print_analysis(note: str | None, data: dict[str, Any]) -> None:
+    """JSON with its version and the note on the run, null where there is none. A trace has its own version."""
+    _print_json({"schema_version": REPORT_SCHEMA_VERSION, **data, "note": note})
 
 
 def _print_json(data: Any) -> None:

@@ -56,6 +56,19 @@ class Trace:
         """The record that metrics may count: None for a rollout that an environment fault ended."""
         return None if self.error is not None else self.record
 
+    @property
+    def demonstrations(self) -> range:
+        """The indices of the messages that were shown as examples in the prompt: neither model nor rollout.
+
+        The environment speaks as `user` once, to set the task, so all before the last such message (system apart)
+        was prompt.
+        """
+        roles = [message.role for message in self.messages]
+        if roles.count("user") < 2:
+            return range(0)
+        start = next(index for index, role in enumerate(roles) if role != "system")
+        return range(start, len(roles) - 1 - roles[::-1].index("user"))
+
 
 @dataclass(frozen=True)
 class BadLine:
@@ -94,7 +107,8 @@ def read_traces(path: str | Path, lenient: bool = False) -> TraceFile:
                 raise TraceError(f"{file}:{number}: {error} (--lenient skips bad lines)") from None
             skipped.append(BadLine(number, str(error)))
     if not traces:
-        first = "".join(f"; {len(skipped)} bad lines, the first is line {b.line}: {b.reason}" for b in skipped[:1])
+        lines = "1 bad line" if len(skipped) == 1 else f"{len(skipped)} bad lines"
+        first = "".join(f"; {lines}, the first is line {b.line}: {b.reason}" for b in skipped[:1])
         raise TraceError(f"{file}: no rollout in it{first}")
     return TraceFile(file, tuple(traces), tuple(skipped))
 
@@ -109,11 +123,22 @@ def find_trace_file(path: Path) -> Path:
         if not path.is_file():
             raise TraceError(f"{path}: no such trace file or run folder")
         return path
-    found = [path / name for name in TRACE_FILE_NAMES if (path / name).is_file()]
+    found = _trace_files(path)
+    if arms := arm_folders(path):
+        raise TraceError(f"{path}: a run of several arms; name one of its folders: {', '.join(map(str, arms))}")
     if len(found) != 1:
         state = "both of" if found else "neither of"
         raise TraceError(f"{path}: the folder holds {state} {' and '.join(TRACE_FILE_NAMES)}; name one file")
     return found[0]
+
+
+def arm_folders(path: Path) -> list[Path]:
+    """The `arm_*` folders with traces in a run folder of `glyph rollouts`; none where it has traces of its own."""
+    return [] if _trace_files(path) else sorted(folder for folder in path.glob("arm_*") if _trace_files(folder))
+
+
+def _trace_files(folder: Path) -> list[Path]:
+    return [folder / name for name in TRACE_FILE_NAMES if (folder / name).is_file()]
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ In: trace files. Out: a `Report`, which the terminal tables, `report.json` and `
 print. No metric is computed here: that is `evaluation/`.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -19,11 +20,15 @@ from glyph.evaluation.traces import BadLine, Trace, TraceFile
 
 REPORT_SCHEMA_VERSION = 1
 MAX_COMPARED_COLUMNS = 4
+MAX_ERROR_LENGTH = 300
 
 
 @dataclass(frozen=True)
 class Column:
-    """The rollouts of one arm in one file, and their metrics. `errors` rollouts are in no denominator."""
+    """The rollouts of one arm in one file, and their metrics. `errors` rollouts are in no denominator.
+
+    `commonest_error` is the text that most of those errors share, on one line, and how many do; None without errors.
+    """
 
     name: str
     source: Path
@@ -34,6 +39,7 @@ class Column:
     tasks: int
     rollouts: tuple[Rollout, ...]
     errors: int
+    commonest_error: tuple[str, int] | None
     skipped: tuple[BadLine, ...]
     metrics: dict[str, Metric]
     confusion: ConfusionMatrix
@@ -51,6 +57,7 @@ class Column:
             "tasks": self.tasks,
             "rollouts": len(self.rollouts),
             "errors": self.errors,
+            "commonest_error": dict(zip(("text", "count"), self.commonest_error or (), strict=False)) or None,
             "skipped_lines": [{"line": bad.line, "reason": bad.reason} for bad in self.skipped],
             "metrics": {name: metric.to_dict() for name, metric in self.metrics.items()},
             "confusion": self.confusion.to_dict(),
@@ -117,6 +124,7 @@ def _column(file: TraceFile, arm: str | None, traces: list[Trace]) -> Column:
         tasks=len({rollout.record.task_id for rollout in rollouts}),
         rollouts=rollouts,
         errors=sum(trace.error is not None for trace in traces),
+        commonest_error=_commonest_error(traces),
         skipped=file.skipped,
         metrics=compute_all(rollouts),
         confusion=confusion(rollouts),
@@ -128,6 +136,11 @@ def _column(file: TraceFile, arm: str | None, traces: list[Trace]) -> Column:
 def rollouts_of(traces: Sequence[Trace]) -> tuple[Rollout, ...]:
     """What the metrics count: the rollouts that no environment fault ended."""
     return tuple(Rollout(trace.scored, trace.test_code) for trace in traces if trace.scored is not None)
+
+
+def _commonest_error(traces: Sequence[Trace]) -> tuple[str, int] | None:
+    errors = Counter(" ".join(trace.error.split())[:MAX_ERROR_LENGTH] for trace in traces if trace.error is not None)
+    return next(iter(errors.most_common(1)), None)
 
 
 def arm_title(arm: str | None) -> str:

@@ -11,6 +11,11 @@ LEGEND = (
 )
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 task`, `2 tasks`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def format_metric(metric: Metric) -> str:
     """`56.4% [52.0, 60.7] n=500`, the method marked after the bracket; no brackets where there is no interval."""
     parts = [format_value(metric.value, metric.unit), format_interval(metric.interval, metric.unit)]

@@ -9,21 +9,31 @@ from glyph.evaluation.predicates import calls_spent
 from glyph.evaluation.traces import Message, Trace
 from glyph.protocol import Call, Label, Prediction, Tool, parse_prediction_turn, parse_turn
 from glyph.records import CallRecord, CandidateRecord, PredictionTarget, RolloutRecord, Verdict
-from glyph.report.format import UNDEFINED
+from glyph.report.format import UNDEFINED, counted
 
 NOTE = "    · "
+DEMONSTRATION = "demonstration in the prompt, not the model"
 
 
-def render_rollout(trace: Trace) -> str:
-    """The whole rollout, ending with the stop reason, what was spent and the reward."""
-    lines = [_heading(trace), ""]
+def render_rollout(trace: Trace, full: bool = False) -> str:
+    """The rollout, ending with the stop reason, what was spent and the reward.
+
+    Demonstrations in the prompt are one line that counts their messages; `full` shows them, each one marked.
+    """
+    lines, prompt = [_heading(trace), ""], trace.demonstrations
     for index, message in enumerate(trace.messages):
-        lines += [f"── {index} {message.role} " + "─" * 20, *_message_lines(message)]
+        if index in prompt and not full:
+            if index == prompt.start:
+                lines += [f"── {DEMONSTRATION}: {counted(len(prompt), 'message')} (glyph show --full shows them)", ""]
+            continue
+        mark = f"· {DEMONSTRATION} " if index in prompt else ""
+        lines += [f"── {index} {message.role} {mark}" + "─" * 20, *_message_lines(message)]
         if trace.record:
             lines += [NOTE + note for note in _notes(trace.record, index)]
         lines.append("")
     lines += _outcome(trace)
-    return printable("\n".join(lines)).rstrip() + "\n"
+    text = printable("\n".join(lines))
+    return "\n".join(line.rstrip() for line in text.split("\n")).rstrip() + "\n"
 
 
 def printable(text: str) -> str:
@@ -41,6 +51,8 @@ def _heading(trace: Trace) -> str:
         parts.append(f"variant {trace.record.variant}")
     if trace.split:
         parts.append(trace.split)
+    if trace.model:
+        parts.append(f"model {trace.model}")
     return " · ".join([*parts, f"rollout {trace.id}"])
 
 
@@ -123,6 +135,6 @@ def _outcome(trace: Trace) -> list[str]:
     record = trace.record
     return [
         f"stop {record.stop_reason.value} · final check {_verdict(record.final_verdict)} · "
-        f"{calls_spent(record)} of {record.budget} spent in {len(record.calls)} calls · "
-        f"{record.shadow_tests} shadow tests · reward {record.reward:g}"
+        f"{calls_spent(record)} of {record.budget} spent in {counted(len(record.calls), 'call')} · "
+        f"{counted(record.shadow_tests, 'shadow test')} · reward {record.reward:g}"
     ]

@@ -4,17 +4,17 @@ from collections.abc import Iterable, Sequence
 from typing import TextIO
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from glyph.evaluation.compare import Comparison
 from glyph.evaluation.metrics import ConfusionMatrix, Metric
 from glyph.report.data import Column, Report, pair_name
-from glyph.report.format import LEGEND, UNDEFINED, format_interval, format_metric, format_p, format_value
+from glyph.report.format import LEGEND, UNDEFINED, counted, format_interval, format_metric, format_p, format_value
 from glyph.report.rollout import printable
 
-PLAIN_WIDTH = 240
+PLAIN_WIDTH = 10_000
 
 
 def make_console(file: TextIO | None = None) -> Console:
@@ -23,23 +23,33 @@ def make_console(file: TextIO | None = None) -> Console:
     return console if console.is_terminal else Console(file=file, highlight=False, width=PLAIN_WIDTH, no_color=True)
 
 
+def put(content: RenderableType, console: Console) -> None:
+    """Print; where nobody watches, without the blanks that tables leave at the ends of lines."""
+    if console.is_terminal:
+        console.print(content)
+        return
+    with console.capture() as captured:
+        console.print(content)
+    console.file.write("\n".join(line.rstrip() for line in captured.get().split("\n")))
+
+
 def print_report(report: Report, console: Console) -> None:
-    console.print(Text(report.title, style="bold"))
+    put(Text(report.title, style="bold"), console)
     for line in provenance_lines(report.columns):
-        console.print(Text(printable(line)))
+        put(Text(line), console)
     if "note" in report.manifest:
-        console.print(Text(f"NOTE: {report.manifest['note']}", style="bold"))
-    console.print(Text(LEGEND))
+        put(Text(f"NOTE: {report.manifest['note']}", style="bold"), console)
+    put(Text(LEGEND), console)
     for section, rows in metric_sections(report.columns):
-        console.print(metric_table(section, rows, [column.name for column in report.columns], console))
+        put(metric_table(section, rows, [column.name for column in report.columns], console), console)
     for column in report.columns:
         if column.confusion.total:
-            console.print(confusion_table(f"{column.name}: verified (rows) by predicted", column.confusion, console))
+            put(confusion_table(f"{column.name}: verified (rows) by predicted", column.confusion, console), console)
             if column.confusion_published != column.confusion:
                 title = f"{column.name}: published_label (rows) by predicted"
-                console.print(confusion_table(title, column.confusion_published, console))
+                put(confusion_table(title, column.confusion_published, console), console)
     if report.comparisons:
-        console.print(comparison_table(report.comparisons, report.holm_p, console))
+        put(comparison_table(report.comparisons, report.holm_p, console), console)
 
 
 def provenance_lines(columns: Sequence[Column]) -> list[str]:
@@ -48,14 +58,23 @@ def provenance_lines(columns: Sequence[Column]) -> list[str]:
     for column in columns:
         facts = [*column.variants, *column.splits, *column.models]
         lines.append(
-            f"{column.name}: {column.source} ({', '.join(facts) or 'no record'}): {column.tasks} tasks, "
-            f"{len(column.rollouts)} rollouts scored; errors excluded: {column.errors}"
+            f"{column.name}: {column.source} ({', '.join(facts) or 'no record'}): {counted(column.tasks, 'task')}, "
+            f"{counted(len(column.rollouts), 'rollout')} scored; {errors_phrase(column)}"
         )
     for source, skipped in {column.source: column.skipped for column in columns}.items():
         if skipped:
             numbers = ", ".join(str(bad.line) for bad in skipped)
             lines.append(f"{source}: bad lines skipped: {len(skipped)} (line {numbers})")
-    return lines
+    return [printable(line) for line in lines]
+
+
+def errors_phrase(column: Column) -> str:
+    """How many errors, and the text that most of them share with its count."""
+    phrase = f"errors excluded: {column.errors}"
+    if column.commonest_error is None:
+        return phrase
+    text, count = column.commonest_error
+    return f"{phrase}, {count} of them: {printable(text)}"
 
 
 def metric_sections(columns: Sequence[Column]) -> list[tuple[str, list[list[Metric]]]]:

@@ -1,0 +1,6 @@
+"""`python -m glyph` is `glyph`."""
+
+from glyph.cli import main
+
+if __name__ == "__main__":
+    main()
