@@ -183,7 +183,6 @@ def test_a_run_is_never_overwritten(tmp_path: Path, tiny_data: Path) -> None:
         (["--variant", "forced_keep"], "give --model"),
         (["--variant", "nothing", "--model", "m"], "expected one of"),
         (["--variant", "forced_keep", "--model", "m"], "Arm A knows test_budget only"),
-        (["--budget", "0"], "greater than or equal"),
         (["--split", "nowhere"], r"expected one of train, validation, test"),
     ],
 )
@@ -195,4 +194,12 @@ def test_what_cannot_be_played_is_refused_in_one_line(
     assert message in done.stderr
     assert done.stderr.startswith("glyph rollouts: ")
     assert "Traceback" not in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("option", ["--budget", "--samples", "--concurrency", "--max-completion-tokens"])
+def test_a_number_that_makes_no_run_is_refused(tmp_path: Path, tiny_data: Path, option: str) -> None:
+    done = rollouts(tmp_path / "run", tiny_data, option, "0")
+    assert done.exit_code == 2
+    assert option in done.stderr
     assert not (tmp_path / "run").exists()
