@@ -24,7 +24,7 @@ import typer
 
 from benchmarks.scripted import gold_policy
 from glyph.commands.console import say
-from glyph.executor import LEVELS, Executor
+from glyph.executor import LEVELS, Executor, ExecutorError
 from glyph.protocol import Arm
 from glyph.versions import git_commit, versions
 
@@ -85,7 +85,7 @@ def measure_tests(level: str, runs: int = 200) -> dict[str, float] | None:
                 started = time.perf_counter()
                 executor.run(CANDIDATE, TESTS)
                 each.append(time.perf_counter() - started)
-    except ValueError as error:
+    except (ValueError, ExecutorError) as error:
         say(f"level {level}: not measured: {error}")
         return None
     return {

@@ -78,6 +78,11 @@ else
     --sampling.temperature 0 --sampling.max-tokens 512
     --retries.rollout.max-retries 2 -c "${CONCURRENCY:-16}" --no-push -o "$OUTPUT" "${QUIET[@]}" "$@")
   if [ -t 1 ]; then "${COMMAND[@]}"; else "${COMMAND[@]}" > "$OUTPUT/eval.out" 2>&1; fi ||
-    { echo "evaluate: eval failed; see $OUTPUT/eval.log" >&2; exit 1; }
+    {
+      echo "evaluate: eval failed:" >&2
+      tail -5 "$OUTPUT/eval.out" >&2 2>/dev/null || true
+      echo "see $OUTPUT" >&2
+      exit 1
+    }
 fi
 glyph report "$OUTPUT" --output "$OUTPUT"

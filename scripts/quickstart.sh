@@ -17,7 +17,7 @@ while [ $# -gt 0 ]; do
     *) echo "quickstart: unknown argument $1" >&2; usage >&2; exit 2 ;;
   esac
 done
-case "$TASKS" in '' | *[!0-9]* | 0) echo "quickstart: --tasks must be a positive number, got '$TASKS'" >&2; exit 2 ;; esac
+case "$TASKS" in '' | *[!0-9]* | 0*) echo "quickstart: --tasks must be a positive number, got '$TASKS'" >&2; exit 2 ;; esac
 GIVEN="$SOURCE" SOURCE="${SOURCE:-${MBPP_SOURCE:-}}"
 if [ -n "$SOURCE" ] && [ ! -e "$SOURCE" ]; then
   echo "quickstart: $SOURCE: no such file (--source or MBPP_SOURCE)" >&2
@@ -72,7 +72,7 @@ fi
 
 echo "== 4 of 4: report"
 glyph report "$OUTPUT/arm_a" "$OUTPUT/arm_b" --output "$OUTPUT" --title "Quickstart"
-EXAMPLE="$(python -c 'import json, sys; print(json.loads(open(sys.argv[1]).readline())["record"]["task_id"])' "$OUTPUT/arm_b/traces.jsonl")"
+EXAMPLE="$(python -c 'import json, sys; print(json.loads(open(sys.argv[1]).readline())["id"].split("/")[-2])' "$OUTPUT/arm_b/traces.jsonl")"
 WITH_DATA="$([ "$DATA" = data ] || echo "DATA=$DATA ")"
 echo
 echo "the report is $OUTPUT/report.md"

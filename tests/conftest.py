@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,14 @@ from glyph.executor import Executor
 from tests.tiny_tasks import write_tiny_data
 
 SHARED_MBPP = Path(__file__).parents[2] / "shared" / "data" / "mbpp.jsonl"
+ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """An object's address in a test's id differs between workers, and pytest-xdist then refuses to run anything."""
+    for item in items:
+        if ADDRESS.search(item.nodeid):
+            raise pytest.UsageError(f"{item.nodeid}: the id holds an address: give ids= to its parametrize")
 
 
 @pytest.fixture(scope="session")

@@ -29,6 +29,7 @@ STAGES = (
     ("report",),
     ("commands",),
     ("cli",),
+    ("__main__",),
 )
 """Packages and modules of `glyph`, earliest first. Those of one stage do not import each other."""
 STAGE_OF = {name: number for number, names in enumerate(STAGES) for name in names}
