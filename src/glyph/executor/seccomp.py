@@ -2,7 +2,8 @@
 
 Refused: what outlives a process (System V IPC, kernel keyrings), what looks into other processes, new namespaces and
 mounts, large parts of the kernel that only attackers call (io_uring, bpf, perf, userfaultfd), sockets (a pair of them
-is allowed), and a signal to every process at once. A refused call fails, as it would for lack of rights.
+is allowed), a signal to every process at once, and limits on other processes. A refused call fails, as for lack of
+rights.
 """
 
 import ctypes
@@ -45,7 +46,7 @@ REFUSED = {
     "open_by_handle_at": (304, 265),
     "fanotify_init": (300, 262),
 }
-CLONE, CLONE3, KILL = (56, 220), (435, 435), (62, 129)
+CLONE, CLONE3, KILL, PRLIMIT = (56, 220), (435, 435), (62, 129), (302, 261)
 
 INSTRUCTION = struct.Struct("=HBBI")
 Instruction = tuple[int, int, int, int]
@@ -71,6 +72,7 @@ def build(machine: str) -> list[Instruction]:
     program += [(EQUAL, 0, 1, CLONE3[column]), (RETURN, 0, 0, REFUSE | errno.ENOSYS)]  # libraries fall back to clone
     program += _by_argument(CLONE[column], (ANY_BIT, 1, 0, CLONE_NEWUSER))
     program += _by_argument(KILL[column], (EQUAL, 1, 0, EVERYBODY))
+    program += _by_argument(PRLIMIT[column], (EQUAL, 0, 1, 0))  # its own limits, not those of process 1
     return [*program, (RETURN, 0, 0, ALLOW)]
 
 
