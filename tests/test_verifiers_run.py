@@ -191,6 +191,24 @@ async def test_a_refused_prompt_is_a_stop_and_a_first_fault_is_retried(tiny_data
     assert len(record.candidates) == 1
 
 
+@pytest.mark.parametrize(
+    ("turns", "limit", "stop", "truncated"),
+    [
+        (["FINAL: done"], 4096, StopReason.FINAL, False),
+        (["nonsense"], 4096, StopReason.PROTOCOL, False),
+        ([call("read_file", str(i), file_path="solution.py") for i in range(9)], 4096, StopReason.BUDGET, False),
+        (["FINAL: done"], 10, StopReason.CONTEXT, True),  # the usage that the endpoint reports is above the limit
+    ],
+    ids=["final", "protocol error", "budget", "context"],
+)
+async def test_verifiers_sees_a_truncation_as_one(
+    tiny_data: Path, turns: list[str], limit: int, stop: StopReason, truncated: bool
+) -> None:
+    env = environment(tiny_data, taskset={"max_context_tokens": limit}, harness={"isolation": "process"})
+    (trace,) = await run(env, ScriptedClient(script(*turns)))
+    assert (record_of(trace).stop_reason, trace.is_truncated) == (stop, truncated)
+
+
 def _openai(text: str) -> bytes:
     return completion(text, id="1", object="chat.completion", created=0, model="m")
 

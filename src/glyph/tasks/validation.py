@@ -230,8 +230,8 @@ def _matched(data: DataFolder) -> Check:
 def _no_tests_in_workspace(data: DataFolder) -> Check:
     """Neither the file as the agent finds it nor any state that a trace writes holds a line of the tests."""
     faults, looked = [], 0
-    for row in (row for rows in (*data.tasks.values(), *data.traces.values()) for row in rows):
-        sources = [PLACEHOLDER, *(state["source"] for state in row.get("states", ()))]
+    for row in (row for rows in data.traces.values() for row in rows):
+        sources = [PLACEHOLDER, *(state["source"] for state in row["states"])]
         looked += len(sources)
         lines = [line for line in row["test_code"].splitlines() if line.startswith("assert")]
         if any(line in source for line in lines for source in sources):
