@@ -15,6 +15,7 @@ SOURCE = ROOT / "src" / "glyph"
 STAGES = (
     ("protocol", "workspace"),
     ("records", "variants"),
+    ("credit",),
     ("episode_state",),
     ("episode", "executor"),
     ("endpoint",),

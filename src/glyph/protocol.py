@@ -179,6 +179,30 @@ def read_decision(line: str) -> Decision | None:
     return Decision(match[1]) if match and match[1] in Decision.__members__ else None
 
 
+@dataclass(frozen=True)
+class PredictionSpans:
+    """Where the parts of a prediction turn stand: [start, end) in characters; None for a part that is not there."""
+
+    label: tuple[int, int]
+    decision: tuple[int, int] | None
+    call: tuple[int, int] | None
+
+
+def find_prediction(text: str) -> PredictionSpans | None:
+    """Find label, decision line and call of a turn that begins with a valid PREDICTION line; None for any other."""
+    start = len(text) - len(text.lstrip())
+    first, _, _ = text[start:].partition("\n")
+    if read_label(first.rstrip()) is None:
+        return None
+    label = (start + len("<PREDICTION>"), start + first.index("</PREDICTION>"))
+    at = start + len(first) + 1
+    second, _, _ = text[at:].partition("\n")
+    decision = (at, at + len(second.rstrip())) if read_decision(second.rstrip()) else None
+    at = at + len(second) + 1 if decision else at
+    end = len(text.rstrip())
+    return PredictionSpans(label, decision, (at, end) if at < end else None)
+
+
 def render_call(call: Call) -> str:
     return f"CALL {call.tool.value} {json.dumps({'id': call.id, **call.arguments}, ensure_ascii=False)}"
 

@@ -1,0 +1,329 @@
+"""Credit: which tokens of a rollout train the policy, and how. Pure: ids and records in, samples out; no torch.
+
+    rollout: branches (ids, sampled mask, log-probs by message) + record
+      → `credit_rollout`: one sample a branch, rl_weights 0 on sampled labels; one label sample a target
+      → `credit_group`:   advantages (reward − group mean); uniform groups dropped or kept for cross-entropy
+      → `weigh_labels`:   ce_weights of a batch, summing to alpha × its label tokens
+      → any trainer
+
+A label sample is the branch's own ids up to the sampled label, then the label that the environment verified, then
+the closing tag. Labels are found in the bytes of the sampled ids, never by re-tokenising text and searching. What
+cannot be found is counted (`Miss`), never raised, and never trained in silence.
+"""
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from itertools import accumulate
+
+from glyph.protocol import Label, find_prediction
+from glyph.records import PredictionTarget, RolloutRecord
+
+CLOSING = "</PREDICTION>"
+
+
+class CeNormalisation(str, Enum):
+    """How the weight of cross-entropy is shared: per label token (published), per label, or class-balanced."""
+
+    TOKEN = "token"
+    LABEL = "label"
+    CLASS = "class"
+
+
+class LabelCredit(str, Enum):
+    """Whether a sampled label earns RL credit (published: masked)."""
+
+    MASKED = "masked"
+    RL = "rl"
+
+
+class UniformGroups(str, Enum):
+    """What becomes of a group whose rollouts all have one reward (published: its label samples are lost too)."""
+
+    DROP = "drop"
+    KEEP_CE = "keep_ce"
+
+
+@dataclass(frozen=True)
+class CreditOptions:
+    """`alpha` weighs cross-entropy (0: none). A label sample above `max_label_tokens` is not made.
+
+    `prediction_reward` times the share of right predictions is added to a rollout's reward; the study has 0.
+
+    Raises:
+        ValueError: a negative alpha.
+    """
+
+    alpha: float = 0.1
+    normalisation: CeNormalisation = CeNormalisation.TOKEN
+    label_credit: LabelCredit = LabelCredit.MASKED
+    uniform_groups: UniformGroups = UniformGroups.DROP
+    prediction_reward: float = 0.0
+    max_label_tokens: int = 4096
+
+    def __post_init__(self) -> None:
+        if self.alpha < 0:
+            raise ValueError(f"credit: alpha must be at least 0, got {self.alpha}")
+
+
+@dataclass(frozen=True)
+class Segment:
+    """The tokens that one message adds to a branch. `logprobs` has one entry for each sampled token."""
+
+    message_index: int
+    token_ids: tuple[int, ...]
+    sampled: tuple[bool, ...]
+    logprobs: tuple[float, ...] = ()
+
+
+Branch = Sequence[Segment]
+
+
+@dataclass(frozen=True)
+class Codec:
+    """What credit needs of a tokenizer: the bytes of an id, and the ids of a text without special tokens added."""
+
+    token_bytes: Callable[[int], bytes]
+    encode: Callable[[str], list[int]]
+
+
+@dataclass(frozen=True)
+class TrainingSample:
+    """One sequence for the trainer; every stream has the length of `token_ids`.
+
+    `mask` marks sampled tokens, `logprobs` are the sampler's (0.0 elsewhere). A token trains by RL where
+    mask & rl_weights ≠ 0, by cross-entropy where ce_weights ≠ 0. `advantage` is 0.0 until `credit_group`.
+    `label` is set on a label sample; its first `shared` tokens are those of its `branch`.
+    """
+
+    token_ids: tuple[int, ...]
+    mask: tuple[bool, ...]
+    logprobs: tuple[float, ...]
+    rl_weights: tuple[float, ...]
+    ce_weights: tuple[float, ...]
+    advantage: float = 0.0
+    label: Label | None = None
+    branch: int = 0
+    shared: int = 0
+
+
+class Miss(str, Enum):
+    """Why a target makes no label sample."""
+
+    NO_SAMPLED_LABEL = "no_sampled_label"  # the turn gave none: there is no place for the verified one
+    NO_TOKENS = "no_tokens"  # no branch holds the turn as sampled
+    NOT_FOUND = "not_found"  # the sampled bytes do not say the label that was recorded
+    TOO_LONG = "too_long"
+
+
+@dataclass(frozen=True)
+class Credited:
+    """The samples of one rollout, branches first, and what was missed."""
+
+    samples: tuple[TrainingSample, ...]
+    misses: Counter[Miss] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True)
+class _Turn:
+    """A sampled prediction turn: where its tokens begin in the branch, their byte offsets, and its parts in bytes."""
+
+    start: int
+    offsets: tuple[int, ...]  # one more than there are tokens
+    text: bytes
+    label: tuple[int, int]
+    overridable: tuple[int, int] | None  # from the decision line to the end of the call
+
+    def tokens(self, span: tuple[int, int]) -> range:
+        """Indices in the branch of the tokens that overlap a span of bytes."""
+        first = bisect_left(self.offsets, span[0] + 1) - 1
+        last = bisect_left(self.offsets, span[1])
+        return range(self.start + first, self.start + last)
+
+
+def credit_rollout(branches: Sequence[Branch], record: RolloutRecord, codec: Codec, options: CreditOptions) -> Credited:
+    """The samples of a rollout, without advantages: one a branch that has sampled tokens, then one a target.
+
+    A turn that stands in several branches, because the trace forked, is masked in each that holds it as sampled;
+    its label sample continues the first of them.
+    """
+    misses: Counter[Miss] = Counter()
+    found = [[_find_turn(branch, target, codec) for target in record.targets] for branch in branches]
+    samples = [
+        _branch_sample(branch, index, turns, record.targets, options)
+        for index, (branch, turns) in enumerate(zip(branches, found, strict=True))
+        if any(any(segment.sampled) for segment in branch)
+    ]
+    for number, target in enumerate(record.targets):
+        held = [(i, turns[number]) for i, turns in enumerate(found) if isinstance(turns[number], _Turn)]
+        if not held:
+            misses[_reason([turns[number] for turns in found])] += 1
+        elif options.alpha > 0:
+            index, turn = held[0]
+            assert isinstance(turn, _Turn)
+            sample = _label_sample(branches[index], index, turn, target.verified_label, codec, options.alpha)
+            if len(sample.token_ids) > options.max_label_tokens:
+                misses[Miss.TOO_LONG] += 1
+            else:
+                samples.append(sample)
+    return Credited(tuple(samples), misses)
+
+
+def _find_turn(branch: Branch, target: PredictionTarget, codec: Codec) -> _Turn | Miss:
+    start = 0
+    for segment in branch:
+        if segment.message_index == target.message_index and any(segment.sampled):
+            break
+        start += len(segment.token_ids)
+    else:
+        return Miss.NO_TOKENS
+    pieces = [codec.token_bytes(i) for i, mine in zip(segment.token_ids, segment.sampled, strict=True) if mine]
+    raw = b"".join(pieces)
+    text = raw.decode("utf-8", "surrogateescape")
+    spans = find_prediction(text)
+    if spans is None or target.label is None:
+        return Miss.NO_SAMPLED_LABEL if target.label is None else Miss.NOT_FOUND
+    if text[slice(*spans.label)] != target.label.value:
+        return Miss.NOT_FOUND
+
+    def in_bytes(at: int) -> int:
+        return len(text[:at].encode("utf-8", "surrogateescape"))
+
+    action = spans.decision or spans.call
+    return _Turn(
+        start=start + segment.sampled.index(True),
+        offsets=tuple(accumulate(map(len, pieces), initial=0)),
+        text=raw,
+        label=(in_bytes(spans.label[0]), in_bytes(spans.label[1])),
+        overridable=(in_bytes(action[0]), len(raw)) if action else None,
+    )
+
+
+def _reason(found: Iterable[_Turn | Miss]) -> Miss:
+    """The most telling of the reasons by branch."""
+    reasons = [each for each in found if isinstance(each, Miss)]
+    return next((each for each in reasons if each is not Miss.NO_TOKENS), Miss.NO_TOKENS)
+
+
+def _branch_sample(
+    branch: Branch,
+    index: int,
+    turns: Sequence[_Turn | Miss],
+    targets: Sequence[PredictionTarget],
+    options: CreditOptions,
+) -> TrainingSample:
+    token_ids = tuple(i for segment in branch for i in segment.token_ids)
+    weights = [1.0] * len(token_ids)
+    for turn, target in zip(turns, targets, strict=True):
+        if not isinstance(turn, _Turn):
+            continue
+        spans = [turn.label] if options.label_credit is LabelCredit.MASKED else []
+        spans += [turn.overridable] if target.overridden and turn.overridable else []
+        for position in (position for span in spans for position in turn.tokens(span)):
+            weights[position] = 0.0
+    logprobs: list[float] = []
+    for segment in branch:
+        own = iter(segment.logprobs)
+        logprobs += [next(own, 0.0) if mine else 0.0 for mine in segment.sampled]
+    return TrainingSample(
+        token_ids=token_ids,
+        mask=tuple(mine for segment in branch for mine in segment.sampled),
+        logprobs=tuple(logprobs),
+        rl_weights=tuple(weights),
+        ce_weights=(0.0,) * len(token_ids),
+        branch=index,
+    )
+
+
+def _label_sample(
+    branch: Branch, index: int, turn: _Turn, verified: Label, codec: Codec, alpha: float
+) -> TrainingSample:
+    """The branch's ids up to the label, then the verified label as it is tokenised there, then the closing tag.
+
+    The ids of the whole text, canonically tokenised, are joined to the branch's at the last token boundary before
+    the label that both have: a token that spans the tag's end and the label's beginning is thereby replaced whole.
+    """
+    opening = turn.text[: turn.label[0]].decode("utf-8", "surrogateescape")
+    canonical = codec.encode(f"{opening}{verified.value}{CLOSING}")
+    ends = list(accumulate((len(codec.token_bytes(i)) for i in canonical), initial=0))
+    kept = max(i for i, offset in enumerate(turn.offsets) if offset <= turn.label[0] and offset in ends)
+    tail_start = ends.index(turn.offsets[kept])
+    tail = canonical[tail_start:]
+    before = [i for segment in branch for i in segment.token_ids][: turn.start + kept]
+    label = (turn.label[0], turn.label[0] + len(verified.value))
+    on_label = [ends[i] < label[1] and ends[i + 1] > label[0] for i in range(tail_start, tail_start + len(tail))]
+    length = len(before) + len(tail)
+    return TrainingSample(
+        token_ids=(*before, *tail),
+        mask=(False,) * length,
+        logprobs=(0.0,) * length,
+        rl_weights=(0.0,) * length,
+        ce_weights=(*(0.0 for _ in before), *(alpha if hit else 0.0 for hit in on_label)),
+        label=verified,
+        branch=index,
+        shared=len(before),
+    )
+
+
+def shaped_reward(record: RolloutRecord, options: CreditOptions) -> float:
+    """The reward that advantages are made of: the record's, plus the prediction term where it is on."""
+    said = [target for target in record.targets if target.label is not None]
+    if not said or not options.prediction_reward:
+        return record.reward
+    right = sum(target.label is target.verified_label for target in said)
+    return record.reward + options.prediction_reward * right / len(said)
+
+
+def credit_group(
+    group: Sequence[Credited], rewards: Sequence[float], options: CreditOptions
+) -> list[tuple[TrainingSample, ...]]:
+    """Advantages of a complete group: reward − group mean on its branches, 0.0 on its label samples.
+
+    A group of one reward trains nothing by RL. It is dropped whole (a list of empty tuples), or its branches get
+    rl_weights 0, so that they do not count in the RL loss's normaliser, and its label samples stay.
+
+    Raises:
+        ValueError: not one reward for each rollout.
+    """
+    if len(group) != len(rewards):
+        raise ValueError(f"credit: {len(group)} rollouts and {len(rewards)} rewards: must be as many")
+    if len(set(rewards)) <= 1:
+        if options.uniform_groups is UniformGroups.DROP:
+            return [() for _ in group]
+        return [tuple(replace(s, rl_weights=(0.0,) * len(s.token_ids)) for s in each.samples) for each in group]
+    mean = sum(rewards) / len(rewards)
+    return [
+        tuple(replace(s, advantage=0.0 if s.label else reward - mean) for s in each.samples)
+        for each, reward in zip(group, rewards, strict=True)
+    ]
+
+
+def weigh_labels(samples: Sequence[TrainingSample], options: CreditOptions) -> list[TrainingSample]:
+    """The ce_weights of a batch under the chosen normalisation; their sum is alpha × label tokens in each case.
+
+    TOKEN: alpha a token. LABEL: each label the same, however many tokens it has. CLASS: each class that occurs the
+    same, however often it occurs.
+    """
+    labelled = [sample for sample in samples if sample.label]
+    counts = Counter(sample.label for sample in labelled)
+    total = sum(_label_tokens(sample) for sample in labelled)
+
+    def weight(sample: TrainingSample) -> float:
+        if options.normalisation is CeNormalisation.TOKEN:
+            return options.alpha
+        sharers = len(labelled)
+        if options.normalisation is CeNormalisation.CLASS:
+            sharers = len(counts) * counts[sample.label]
+        return options.alpha * total / (sharers * _label_tokens(sample))
+
+    def weighed(sample: TrainingSample) -> TrainingSample:
+        each = weight(sample)
+        return replace(sample, ce_weights=tuple(each if w else 0.0 for w in sample.ce_weights))
+
+    return [weighed(sample) if sample.label else sample for sample in samples]
+
+
+def _label_tokens(sample: TrainingSample) -> int:
+    return sum(weight != 0 for weight in sample.ce_weights)
