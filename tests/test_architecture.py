@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "glyph"
 
 STAGES = (
-    ("protocol", "workspace"),
+    ("protocol", "workspace", "files"),
     ("records", "variants"),
     ("credit",),
     ("episode_state",),
@@ -34,7 +34,7 @@ STAGES = (
 )
 """Packages and modules of `glyph`, earliest first. Those of one stage do not import each other."""
 STAGE_OF = {name: number for number, names in enumerate(STAGES) for name in names}
-STDLIB_ONLY = {name for names in STAGES[:7] for name in names}
+STDLIB_ONLY = {name for names in STAGES[: STAGE_OF["program_server"] + 1] for name in names}
 USES_VERIFIERS = {"taskset.py", "harness.py", "local/client.py", "local/scripted.py"}
 MODULES = sorted(path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py"))
 

@@ -33,7 +33,6 @@ TURN_END = "<|im_end|>"
 TURN_CLOSE = "\n\n"
 """The scaffold between a sampled `<|im_end|>` and the next message."""
 
-ROLES = ("system", "user", "assistant", "tool")
 Role = Literal["system", "user", "assistant", "tool"]
 Message = Mapping[str, Any]
 """A chat message: `role`, and `content` as a string, a list of text parts, or None. Other keys are ignored."""

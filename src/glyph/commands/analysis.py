@@ -16,10 +16,12 @@ from typing import Annotated, Any
 
 import typer
 
+from glyph.commands.console import USAGE_ERROR
 from glyph.evaluation.compare import Comparison, UnpairedError, compare
 from glyph.evaluation.metrics import pass_at_k_metric
 from glyph.evaluation.predicates import Rollout
 from glyph.evaluation.traces import (
+    DEMONSTRATIONS,
     Trace,
     TraceError,
     TraceFile,
@@ -34,8 +36,6 @@ from glyph.report.rollout import printable, render_rollout
 from glyph.report.text import comparison_table, errors_phrase, make_console, metric_table, print_report, put
 
 EXIT_NOTHING_SCORED = 1
-EXIT_BAD_INPUT = 2
-DEMONSTRATIONS = "demonstrations"
 NO_MODEL = "no model was run: a script played demonstrations, and these figures are no result of a model"
 
 TracePath = Annotated[Path, typer.Argument(help="A trace file (.jsonl or .jsonl.gz), or the run folder that holds it.")]
@@ -208,7 +208,7 @@ def _one_line_errors() -> Iterator[None]:
         yield
     except (TraceError, UnpairedError, OSError) as error:
         typer.echo(f"error: {printable(' '.join(str(error).split()))}", err=True)
-        raise typer.Exit(EXIT_BAD_INPUT) from None
+        raise typer.Exit(USAGE_ERROR) from None
 
 
 def _parse_ks(text: str) -> list[int]:

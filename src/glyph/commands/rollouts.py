@@ -5,7 +5,6 @@ A run folder holds `manifest.json` and `arm_{a,b}/traces.jsonl`. An interrupted 
 
 import asyncio
 import json
-import os
 import shlex
 import time
 from collections.abc import Iterable
@@ -18,10 +17,11 @@ import typer
 
 from glyph.commands.console import fail, progress_async, say
 from glyph.episode import Rules
-from glyph.evaluation.traces import Trace, TraceError, local_trace_line, read_traces
+from glyph.evaluation.traces import DEMONSTRATIONS, Trace, TraceError, local_trace_line, read_traces, write_traces
 from glyph.executor import Executor, ExecutorError
+from glyph.files import write_atomically
 from glyph.protocol import Arm
-from glyph.tasks.preparation import TASK_SPLITS, write_text
+from glyph.tasks.preparation import TASK_SPLITS
 from glyph.tasks.prompts import DEFAULT_PROMPTS, Wording, load_wording
 from glyph.tasks.task import CodeTask
 from glyph.tasks.validation import check_wording, data_facts, read_rows, task_of
@@ -86,7 +86,7 @@ def rollouts(
 ) -> None:
     """Generate and score rollouts of one or both arms."""
     plan = RolloutPlan(
-        arm, str(data), split, num_tasks, samples, shots, model or "demonstrations", variant, temperature, top_k, top_p,
+        arm, str(data), split, num_tasks, samples, shots, model or DEMONSTRATIONS, variant, temperature, top_k, top_p,
         max_completion_tokens, budget, max_context_tokens, concurrency, seed, device,
     )  # fmt: skip
     try:
@@ -108,14 +108,14 @@ def _run(plan: RolloutPlan, output: Path, prompts: Path, resume: bool) -> None:
     wording, started = load_wording(prompts), time.monotonic()
     check_wording(Path(plan.data), wording, prompts)
     arms, variant = _arms(plan.arms), parse_variant(plan.variant)
-    if plan.model == "demonstrations" and variant.name != "standard":
+    if plan.model == DEMONSTRATIONS and variant.name != "standard":
         raise ValueError("demonstrations have no turns for a variant: give --model")
     rules = [Rules(arm, variant, plan.budget, plan.max_context_tokens) for arm in arms]
     tasks = {arm: _tasks(plan, arm) for arm in arms}
     _check_claim(output, plan, wording, resume)
     with ExitStack() as stack:
         executor = stack.enter_context(Executor(workers=4))
-        engine = _load_engine(plan, stack) if plan.model != "demonstrations" else None
+        engine = _load_engine(plan, stack) if plan.model != DEMONSTRATIONS else None
         if not resume:  # only now: a start that fails leaves nothing behind
             _write_manifest(output, plan, wording, {}, None)
         for each in rules:
@@ -221,9 +221,7 @@ def _finished(path: Path) -> Iterable[Trace]:
             say(f"{path}:{bad.line}: dropped and played again: {bad.reason}")
     except TraceError:
         kept = []  # nothing but a half-written line
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text("".join(local_trace_line(trace) for trace in kept), encoding="utf-8")
-    os.replace(partial, path)
+    write_traces(path, kept, overwrite=True)
     return kept
 
 
@@ -258,4 +256,4 @@ def _write_manifest(
         data=data_facts(Path(plan.data)),
         executor=executor,
     )
-    write_text(output / "manifest.json", json.dumps(content, indent=2) + "\n")
+    write_atomically(output / "manifest.json", json.dumps(content, indent=2) + "\n")

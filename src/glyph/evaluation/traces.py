@@ -8,7 +8,6 @@ A bad line stops the reader with its place and cause; `lenient` skips and lists 
 import gzip
 import hashlib
 import json
-import os
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -17,9 +16,12 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
+from glyph.files import write_atomically
 from glyph.records import RolloutRecord, record_from_dict
 
 LOCAL_SCHEMA_VERSION = 1
+DEMONSTRATIONS = "demonstrations"
+"""The model that a trace names when no model was run: a script played demonstrations."""
 TRACE_FILE_NAMES = ("traces.jsonl", "traces.jsonl.gz")
 GZIP_MAGIC = b"\x1f\x8b"
 
@@ -360,11 +362,7 @@ def write_traces(path: str | Path, traces: Iterable[Trace], overwrite: bool = Fa
     path = Path(path)
     if path.exists() and not overwrite:
         raise FileExistsError(f"{path} exists; remove it or write elsewhere")
-    path.parent.mkdir(parents=True, exist_ok=True)
     body = "".join(local_trace_line(trace) for trace in traces).encode("ascii")
     if path.suffix == ".gz":
         body = gzip.compress(body, mtime=0)
-    partial = path.with_name(path.name + ".partial")
-    partial.write_bytes(body)
-    os.replace(partial, path)
-    return path
+    return write_atomically(path, body)

@@ -65,7 +65,6 @@ class SamplingTable:
     top_k: Tensor
     top_p: Tensor
     greedy: Tensor
-    any_greedy: bool
     max_top_k: int
     any_top_p: bool
     all_top_p_have_top_k: bool
@@ -80,7 +79,6 @@ class SamplingTable:
             top_k=torch.tensor(top_k, device=device),
             top_p=torch.tensor(top_p, device=device, dtype=torch.float64),
             greedy=torch.tensor(greedy, device=device),
-            any_greedy=any(greedy),
             max_top_k=max(top_k),
             any_top_p=any(p < 1.0 for p in top_p),
             all_top_p_have_top_k=all(k > 0 for k, p in zip(top_k, top_p, strict=True) if p < 1.0),

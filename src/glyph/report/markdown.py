@@ -1,12 +1,12 @@
 """The report as files: `report.md` for people and `report.json` for programs. The HTML page comes beside them."""
 
 import json
-import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from glyph.evaluation.metrics import ConfusionMatrix
+from glyph.files import write_atomically
 from glyph.report.data import Report
 from glyph.report.format import LEGEND, format_metric
 from glyph.report.rollout import render_rollout
@@ -16,16 +16,8 @@ from glyph.report.text import comparison_rows, metric_sections, provenance_lines
 def write_report(report: Report, folder: str | Path) -> tuple[Path, Path]:
     """Write `report.md` and `report.json` into a folder, replacing earlier ones; returns their paths."""
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    page = _write(folder / "report.md", render_markdown(report))
-    return page, _write(folder / "report.json", json.dumps(report.to_dict(), indent=1, default=str) + "\n")
-
-
-def _write(path: Path, text: str) -> Path:
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, path)
-    return path
+    page = write_atomically(folder / "report.md", render_markdown(report))
+    return page, write_atomically(folder / "report.json", json.dumps(report.to_dict(), indent=1, default=str) + "\n")
 
 
 def render_markdown(report: Report) -> str:

@@ -14,12 +14,6 @@ from glyph.tasks.task import CodeTask
 
 HUB_ID = "google-research-datasets/mbpp"
 REVISION = "4bb6404fdc6cacfda99d4ac4205087b89d32030c"
-FILE_DIGESTS = {
-    "train": "09d125ca31edacb7800be8c67c45abff618faf0214ff551291817d06bdb914ae",
-    "validation": "3f0ec060987432d99fe8fb409d31e6c67445b208a01741c5583517c80a10fe80",
-    "test": "566fd53060ffba5766dace1d1e2f4c38906781526de222b0dfbdbc325b696c77",
-    "jsonl": "ccf64ceae9c5403bf50a044cb6d505bfd2a2963ee58338ba268fd65beab92a9f",
-}
 CONTENT_DIGEST = "8cb981abf2669ab9d87cf3c83213088de928e484fd34c0d71cba270366dc5deb"
 FIRST_ID = 11
 HUB_SECONDS = 20

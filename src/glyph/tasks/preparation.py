@@ -6,12 +6,12 @@ Everything is a function of the source, the seed and the wording, byte for byte.
 import collections
 import hashlib
 import json
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from glyph.files import write_atomically
 from glyph.protocol import Arm
 from glyph.records import SCHEMA_VERSION, RolloutRecord
 from glyph.tasks.demonstrations import Demonstration, Run, assistant_turns, plan_demonstrations, play_turns
@@ -90,7 +90,7 @@ def write_data(prepared: Prepared, output: Path, wording: Wording, run: Run) -> 
         "files": digests,
         "versions": versions(),
     }
-    write_text(output / "manifest.json", json.dumps(manifest, indent=2) + "\n")
+    write_atomically(output / "manifest.json", json.dumps(manifest, indent=2) + "\n")
     return manifest
 
 
@@ -155,18 +155,10 @@ def record_digests(manifest: dict[str, Any], path: Path = EXPECTED_DIGESTS) -> N
     """Make what was written the expected content for its wording."""
     known = json.loads(path.read_text()) if path.exists() else {}
     known.setdefault(manifest["wording_digest"], {})[manifest["task_set"]] = manifest["files"]
-    write_text(path, json.dumps(known, indent=2, sort_keys=True) + "\n")
+    write_atomically(path, json.dumps(known, indent=2, sort_keys=True) + "\n")
 
 
 def _write_lines(path: Path, rows: Iterable[dict[str, Any]]) -> str:
     text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    write_text(path, text)
+    write_atomically(path, text)
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(text, encoding="utf-8", newline="")
-    os.replace(partial, path)
