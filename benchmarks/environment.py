@@ -150,7 +150,7 @@ async def in_process(data: Path, arm: Arm, at_once: int, count: int) -> float:
     """Verifiers' own environment with a client in this process: no HTTP to a server, no command line."""
     import verifiers.v1 as vf
 
-    from glyph.local.scripted import ScriptedClient
+    from glyph.local.serving.scripted import ScriptedClient
 
     taskset = {"id": "glyph", "arm": arm.value, "split": SPLIT, "data": str(data)}
     environment = vf.Environment(vf.EnvConfig(taskset=taskset, harness={"id": "glyph"}))  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from glyph.local.scripted import scripted_server
+from glyph.local.serving.scripted import scripted_server
 from glyph.protocol import Arm, Call, Decision, Label, Prediction, Tool, render_call, render_final, render_prediction
 from glyph.tasks.validation import read_rows
 from glyph.workspace import PLACEHOLDER, PROJECT_PATH, SOLUTION_PATH

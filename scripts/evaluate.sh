@@ -5,22 +5,48 @@
 # MODEL is a model folder (served here, on the CPU or one GPU, and stopped afterwards) or a model's name at an
 # OpenAI-compatible endpoint: BASE_URL (default http://127.0.0.1:8000/v1), its key in the variable named by
 # API_KEY_VAR. DATA (default data), OUTPUT and CONCURRENCY (default 16) are variables too.
+#   bash scripts/evaluate.sh --scale mini|small a|b MODEL validation|test [key=value or glyph evaluate options]
+# In one process and greedy, with the settings of the scale, or of MODEL where that is a run folder of the engine.
 set -euo pipefail
-usage() { sed -n '2,7p' "$0" | sed 's/^# \{0,1\}//' >&2; exit 2; }
-refuse() { echo "evaluate: $1" >&2; usage; }
+usage() { sed -n '2,9p' "$0" | sed 's/^# \{0,1\}//'; }
+refuse() { [ -z "${1:-}" ] || echo "evaluate: $1" >&2; usage >&2; exit 2; }
 
-[ $# -ge 2 ] || usage
+SCALE=""
+case "${1:-}" in
+  -h | --help) usage; exit 0 ;;
+  --scale)
+    case "${2:-}" in mini | small) SCALE="$2" ;; paper) ;; *) refuse "--scale must be mini, small or paper" ;; esac
+    shift 2
+    ;;
+esac
+case " $* " in *" --scale "*) refuse "--scale comes first" ;; esac
+[ $# -ge 2 ] || refuse
+if [ -n "$SCALE" ] && [ "$1" = "--resume" ]; then refuse "at the scales mini and small there is nothing to resume"; fi
 if [ "$1" != "--resume" ]; then
-  [ $# -ge 3 ] || usage
+  [ $# -ge 3 ] || refuse
   case "$1" in a | b) ;; *) refuse "the arm must be a or b, got '$1'" ;; esac
   case "$3" in validation | test) ;; *) refuse "the split must be validation or test, got '$3'" ;; esac
-  case "$2" in /* | ./* | ../*) [ -d "$2" ] || refuse "$2: no such model folder" ;; esac
+  case "$SCALE $2" in mini* | *" /"* | *" ./"* | *" ../"*) [ -d "$2" ] || refuse "$2: no such model folder" ;; esac
   [ ! -d "$2" ] || set -- "$1" "$(realpath "$2")" "${@:3}"
 else
   set -- --resume "$(realpath -m "$2")"
 fi
 DATA="${DATA:+$(realpath -m "$DATA")}" OUTPUT="${OUTPUT:+$(realpath -m "$OUTPUT")}"
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
+
+evaluate_here() { # ARM MODEL SPLIT and what glyph evaluate takes beyond them
+  local options=(--arm "$1" --scale "$SCALE" --split "$3")
+  source scripts/data.sh
+  if [ ! -f "$2/config.toml" ]; then prepare_data "$SCALE"; fi # a run knows its own
+  OUTPUT="${OUTPUT:-outputs/$(basename "$2")-arm_$1-$3-$(date +%Y%m%d-%H%M%S)}"
+  export TOKENIZERS_PARALLELISM=false HF_HUB_DISABLE_TELEMETRY=1
+  glyph evaluate "$2" "${options[@]}" ${DATA:+--data "$DATA"} --output "$OUTPUT" "${@:4}"
+}
+
+if [ -n "$SCALE" ]; then
+  evaluate_here "$@"
+  exec glyph report "$OUTPUT" --output "$OUTPUT"
+fi
 DATA="${DATA:-data}" BASE_URL="${BASE_URL:-http://127.0.0.1:8000/v1}" SERVER=""
 stop_server() { [ -z "$SERVER" ] || { kill "$SERVER" 2>/dev/null && wait "$SERVER" 2>/dev/null; } || true; }
 trap stop_server EXIT

@@ -1,81 +1,59 @@
 #!/usr/bin/env bash
-# From nothing to a report of both arms: environment, data, validation, rollouts, report.
-#   bash scripts/quickstart.sh [--model DIR|HUB_ID] [--source MBPP_FILE] [--tasks N] [--output DIR]
-# Without a model or MBPP (no hub, no paths) it says so and plays demonstrations on the project's own tasks.
+# Both arms from a base model to a report, on a CPU, in minutes: environment, data, SFT, RL, evaluation on held-out
+# tasks, report. The model has about a million parameters (models/mini), the tasks are the project's own (data/mini).
+#   bash scripts/quickstart.sh [--seeds "42 43 44"] [--output DIR] [--sft "key=value ..."] [--rl "key=value ..."]
+#   bash scripts/quickstart.sh --resume DIR
+# The arms run at once, a process each; several seeds one after another. Ctrl-C saves, --resume goes on. Keys are those
+# of docs/configuration.md, DATA is a variable too. An untrained model of your own on MBPP: scripts/first_rollouts.sh
 set -euo pipefail
-usage() { sed -n '2,4p' "$0" | sed 's/^# \{0,1\}//'; }
+usage() { sed -n '2,7p' "$0" | sed 's/^# \{0,1\}//'; }
+refuse() { echo "quickstart: $1" >&2; usage >&2; exit 2; }
 
-MODEL="" SOURCE="" TASKS=4 OUTPUT=""
+SEEDS=42 OUTPUT="" RESUME="" SFT="" RL="" GIVEN=$#
 while [ $# -gt 0 ]; do
   case "$1" in
-    --model | --source | --tasks | --output)
-      [ $# -ge 2 ] || { echo "quickstart: $1 needs a value" >&2; usage >&2; exit 2; }
+    --seeds | --output | --resume | --sft | --rl)
+      [ $# -ge 2 ] || refuse "$1 needs a value"
       declare "$(echo "${1#--}" | tr a-z A-Z)=$2"
       shift 2
       ;;
     -h | --help) usage; exit 0 ;;
-    *) echo "quickstart: unknown argument $1" >&2; usage >&2; exit 2 ;;
+    *) refuse "unknown argument $1" ;;
   esac
 done
-case "$TASKS" in '' | *[!0-9]* | 0*) echo "quickstart: --tasks must be a positive number, got '$TASKS'" >&2; exit 2 ;; esac
-GIVEN="$SOURCE" SOURCE="${SOURCE:-${MBPP_SOURCE:-}}"
-if [ -n "$SOURCE" ] && [ ! -e "$SOURCE" ]; then
-  echo "quickstart: $SOURCE: no such file (--source or MBPP_SOURCE)" >&2
-  exit 2
+read -ra SEEDS <<< "$SEEDS"; read -ra SFT <<< "$SFT"; read -ra RL <<< "$RL"
+[ ${#SEEDS[@]} -gt 0 ] || refuse "--seeds needs a number"
+for seed in "${SEEDS[@]}"; do
+  case "$seed" in *[!0-9]* | 0?*) refuse "--seeds must be numbers, got '$seed'" ;; esac
+done
+[ "$(printf '%s\n' "${SEEDS[@]}" | sort | uniq -d)" = "" ] || refuse "--seeds names a seed twice: ${SEEDS[*]}"
+for setting in "${SFT[@]}" "${RL[@]}"; do
+  case "$setting" in *=*) ;; *) refuse "--sft and --rl take key=value, got '$setting'" ;; esac
+done
+if [ -n "$RESUME" ]; then
+  [ "$GIVEN" -eq 2 ] || refuse "--resume takes no other argument: the quickstart's own hold"
+  [ -f "$RESUME/quickstart.json" ] || refuse "$RESUME holds no quickstart.json, so no quickstart to resume"
+  OUTPUT="$RESUME"
+elif [ -n "$OUTPUT" ] && [ -e "$OUTPUT" ] && { [ ! -d "$OUTPUT" ] || [ -n "$(ls -A "$OUTPUT")" ]; }; then
+  refuse "--output $OUTPUT is not an empty folder"
 fi
-SOURCE="${SOURCE:+$(realpath "$SOURCE")}"
-case "$MODEL" in
-  /* | ./* | ../*) [ -d "$MODEL" ] || { echo "quickstart: --model $MODEL: no such folder" >&2; exit 2; } ;;
-esac
-[ -d "$MODEL" ] && MODEL="$(realpath "$MODEL")"
-OUTPUT="${OUTPUT:+$(realpath -m "$OUTPUT")}"
-if [ -n "$OUTPUT" ] && [ -n "$(ls -A "$OUTPUT" 2>/dev/null)" ]; then
-  echo "quickstart: --output $OUTPUT is not empty" >&2
-  exit 2
-fi
+OUTPUT="${OUTPUT:+$(realpath -m "$OUTPUT")}" DATA="${DATA:+$(realpath -m "$DATA")}"
 
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
+export TOKENIZERS_PARALLELISM=false OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
+if [ -n "$RESUME" ]; then
+  DATA="$(python -c 'import json, sys; print(json.load(open(sys.argv[1]))["data"])' \
+    "$OUTPUT/quickstart.json" 2>/dev/null)" || { echo "quickstart: $OUTPUT/quickstart.json cannot be read" >&2; exit 1; }
+else
+  python scripts/settings.py sft a "${SFT[@]}"
+  python scripts/settings.py rl b --model "the SFT run" "${RL[@]}"
+fi
 OUTPUT="${OUTPUT:-runs/quickstart-$(date +%Y%m%d-%H%M%S)}"
-export HF_HUB_DISABLE_TELEMETRY=1 TOKENIZERS_PARALLELISM=false
 
-echo "== 1 of 4: data"
-DATA=data
-if [ -f data/manifest.json ] && [ -z "$GIVEN" ]; then
-  echo "data/ is there already (--source FILE prepares it again)"
-else
-  code=0
-  python -m data.prepare ${SOURCE:+--source "$SOURCE"} || code=$?
-  if [ "$code" -eq 3 ]; then
-    echo "NO MBPP HERE: using the project's own small task set instead (give --source FILE for MBPP)"
-    DATA=data/mini
-    [ -f data/mini/manifest.json ] || python -m data.prepare --tasks mini --output data/mini
-  elif [ "$code" -ne 0 ]; then
-    exit "$code"
-  fi
+echo "== 1 of 3: data"
+source scripts/data.sh
+prepare_data mini
+if [ -n "$RESUME" ]; then
+  exec python scripts/quickstart.py --resume "$OUTPUT"
 fi
-
-echo "== 2 of 4: validation"
-python -m data.validate "$DATA"
-
-echo "== 3 of 4: rollouts of both arms"
-if [ -z "$MODEL" ]; then
-  MODEL="$(python -m glyph.local.hub)" || MODEL=""
-fi
-if [ -n "$MODEL" ]; then
-  # An untrained model does not know the protocol: two demonstrations in the prompt show it.
-  glyph rollouts "$OUTPUT" --data "$DATA" --num-tasks "$TASKS" --model "$MODEL" --shots 2 --max-completion-tokens 192
-else
-  echo "NO MODEL HERE: a script plays demonstrations instead; the figures below are no model's (give --model DIR)"
-  TASKS=$((TASKS < 32 ? 32 : TASKS))
-  glyph rollouts "$OUTPUT" --data "$DATA" --num-tasks "$TASKS"
-fi
-
-echo "== 4 of 4: report"
-glyph report "$OUTPUT/arm_a" "$OUTPUT/arm_b" --output "$OUTPUT" --title "Quickstart"
-EXAMPLE="$(python -c 'import json, sys; print(json.loads(open(sys.argv[1]).readline())["id"].split("/")[-2])' "$OUTPUT/arm_b/traces.jsonl")"
-WITH_DATA="$([ "$DATA" = data ] || echo "DATA=$DATA ")"
-echo
-echo "the report is $OUTPUT/report.md"
-echo "next: source $VENV/bin/activate"
-echo "      glyph show $OUTPUT/arm_b --task $EXAMPLE               a rollout, turn by turn"
-echo "      ${WITH_DATA}bash scripts/evaluate.sh b MODEL validation    the validation tasks through Verifiers"
+exec python scripts/quickstart.py "$OUTPUT" --data "$DATA" --seeds "${SEEDS[*]}" --sft "${SFT[*]}" --rl "${RL[*]}"

@@ -1,9 +1,10 @@
-"""What several test modules share: one executor, a tiny data folder of our own, and MBPP prepared once a session."""
+"""What several test modules share: an executor, data folders, short runs; what is slow is made once a session."""
 
 import fcntl
 import os
 import re
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -50,11 +51,49 @@ def mbpp_data(tmp_path_factory: pytest.TempPathFactory, mbpp_source: Path) -> Pa
     """MBPP as `python -m data.prepare` writes it: built by the first worker that needs it, shared by all."""
     from glyph.commands.task_data import prepare_data as prepare
 
-    base = tmp_path_factory.getbasetemp()
+    return build_once(tmp_path_factory, "mbpp", lambda folder: prepare("mbpp", mbpp_source, folder))
+
+
+def build_once(factory: pytest.TempPathFactory, name: str, build: Callable[[Path], object]) -> Path:
+    """A folder that the first worker of the session that needs it builds, and all share."""
+    base = factory.getbasetemp()
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    folder = shared / "mbpp"
-    with (shared / "mbpp.lock").open("w") as lock:
+    folder, partial = shared / name, shared / f"{name}.partial"
+    with (shared / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (folder / "manifest.json").exists():  # written last
-            prepare("mbpp", mbpp_source, folder)
+        if not folder.exists():
+            shutil.rmtree(partial, ignore_errors=True)
+            build(partial)
+            partial.rename(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def small_data(tmp_path_factory: pytest.TempPathFactory, executor: Executor) -> Path:
+    """The data folder of `tests.small_runs`."""
+    from tests.small_runs import write_small_data
+
+    return build_once(tmp_path_factory, "small_data", lambda folder: write_small_data(folder, executor))
+
+
+@pytest.fixture(scope="session")
+def sft_runs(tmp_path_factory: pytest.TempPathFactory, small_data: Path) -> dict[str, Path]:
+    """The SFT run of each arm, made by `glyph sft`."""
+    from tests.small_runs import run_sft
+
+    def run(arm: str) -> Path:
+        return build_once(tmp_path_factory, f"sft_{arm}", lambda folder: run_sft(folder, arm, small_data))
+
+    return {arm: run(arm) for arm in "ab"}
+
+
+@pytest.fixture(scope="session")
+def unbroken(tmp_path_factory: pytest.TempPathFactory, sft_runs: dict[str, Path], small_data: Path) -> dict[int, Path]:
+    """Arm B's runs of RL that nothing disturbed, by `rl.off_policy_steps`."""
+    from tests.small_runs import play, rl_config
+
+    def run(name: str, off_policy_steps: int) -> Path:
+        config = rl_config(sft_runs["b"], "b", small_data, [f"rl.off_policy_steps={off_policy_steps}"])
+        return build_once(tmp_path_factory, name, lambda folder: play(folder, config))
+
+    return {0: run("rl_b_on_policy", 0), 1: run("rl_b_off_policy", 1)}

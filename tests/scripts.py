@@ -52,6 +52,8 @@ def predict(label: str, call_id: str) -> str:
 
 def judge(source: str) -> Verdict:
     label = next((label for word, label in LABELS.items() if word in source), Label.RUNTIME_ERROR)
+    if label is Label.ASSERTION_FAILURE:
+        return Verdict(label, label, failed_step=2, failed_assertion=2, observed="[1, 2]")
     return Verdict(label, label, failed_step=None if label is Label.PASS else 0)
 
 

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "glyph"
 
 STAGES = (
-    ("protocol", "workspace", "files"),
+    ("protocol", "workspace", "files", "plugins"),
     ("records", "variants"),
     ("credit",),
     ("episode_state",),
@@ -23,6 +23,7 @@ STAGES = (
     ("program_server",),
     ("chat", "versions"),
     ("tasks",),
+    ("config",),
     (
         "evaluation",
     ),  # pure functions of records and the reader of traces: the taskset's metrics and the collector use it
@@ -35,12 +36,12 @@ STAGES = (
 """Packages and modules of `glyph`, earliest first. Those of one stage do not import each other."""
 STAGE_OF = {name: number for number, names in enumerate(STAGES) for name in names}
 STDLIB_ONLY = {name for names in STAGES[: STAGE_OF["program_server"] + 1] for name in names}
-USES_VERIFIERS = {"taskset.py", "harness.py", "local/client.py", "local/scripted.py"}
+USES_VERIFIERS = {"taskset.py", "harness.py", "local/serving/client.py", "local/serving/scripted.py"}
 MODULES = sorted(path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py"))
 
 
 def part_of(module: str) -> str:
-    """`local/client.py` is part of `local`, `chat.py` is `chat`."""
+    """`local/serving/client.py` is part of `local`, `chat.py` is `chat`."""
     return module.removesuffix(".py").partition("/")[0]
 
 

@@ -9,12 +9,13 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from glyph.cli import build_app
+from glyph.credit import Branch
 from glyph.episode import Message, ModelTurn, Rules
 from glyph.evaluation.traces import Trace, read_traces
 from glyph.executor import Executor
-from glyph.local.collector import Assignment, Collector
-from glyph.local.policy import DemonstrationPolicy
-from glyph.local.requests import GenerationError
+from glyph.local.inference.requests import GenerationError
+from glyph.local.rollouts.collector import Assignment, Collector
+from glyph.local.rollouts.policy import DemonstrationPolicy
 from glyph.protocol import Arm, BreachKind, StopReason
 from glyph.tasks.demonstrations import Family
 from glyph.tasks.prompts import load_wording
@@ -30,28 +31,37 @@ class Script:
     """A policy that says these turns in every rollout, and may fail."""
 
     def __init__(self, *turns: str | ModelTurn | Exception) -> None:
-        self.turns, self.ended = turns, []
+        self.turns, self.ended, self.ready = turns, [], []
 
-    async def turn(self, messages: list[Message], session: str) -> ModelTurn:
+    def ask(self, messages: list[Message], session: str) -> None:
         said = self.turns[sum(message["role"] == "assistant" for message in messages)]
-        if isinstance(said, Exception):
+        if isinstance(said, Exception) and not isinstance(said, GenerationError):
             raise said
-        return said if isinstance(said, ModelTurn) else ModelTurn(said)
+        self.ready.append((session, ModelTurn(said) if isinstance(said, str) else said))
 
-    def end(self, session: str) -> None:
+    def poll(self) -> list[tuple[str, ModelTurn | GenerationError]]:
+        replies, self.ready = self.ready, []
+        return replies
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.ready)
+
+    def end(self, session: str) -> tuple[Branch, ...]:
         self.ended.append(session)
+        return ()
 
 
-async def collect(executor: Executor, rules: Rules, policy: Any, work: Sequence[Assignment], **options: Any) -> list:
+def collect(executor: Executor, rules: Rules, policy: Any, work: Sequence[Assignment], **options: Any) -> list[Trace]:
     collector = Collector(policy, executor, rules, load_wording(), "scripted", **options)
-    return [trace async for trace in collector.collect(work)]
+    return [played.trace for played in collector.collect(work)]
 
 
 @pytest.mark.parametrize("rules", [A, B], ids="ab")
-async def test_demonstrations_earn_their_reward(executor: Executor, rules: Rules) -> None:
+def test_demonstrations_earn_their_reward(executor: Executor, rules: Rules) -> None:
     policy = DemonstrationPolicy([DEMONSTRATIONS[f] for f in SHOWN.values()], rules.arm, load_wording())
     work = [Assignment(task, "train", sample) for task in (DOUBLE, LARGEST) for sample in range(3)]
-    traces: list[Trace] = await collect(executor, rules, policy, work, concurrency=4)
+    traces: list[Trace] = collect(executor, rules, policy, work, concurrency=4)
     assert sorted(trace.id for trace in traces) == sorted(each.session(rules) for each in work)
     assert [trace.scored and trace.scored.reward for trace in traces] == [1.0] * 6
     for trace in traces:
@@ -62,20 +72,20 @@ async def test_demonstrations_earn_their_reward(executor: Executor, rules: Rules
         assert [m.role for m in trace.messages[:3]] == ["system", "user", "assistant"]
 
 
-async def test_demonstrations_follow_shots(executor: Executor) -> None:
+def test_demonstrations_follow_shots(executor: Executor) -> None:
     policy = DemonstrationPolicy([DEMONSTRATIONS[Family.DIRECT]], Arm.REACTIVE, load_wording())
     shot = [{"role": "user", "content": "Example."}, {"role": "assistant", "content": "FINAL: example"}]
-    (trace,) = await collect(executor, A, policy, [Assignment(DOUBLE, "test")], shots=[shot])
+    (trace,) = collect(executor, A, policy, [Assignment(DOUBLE, "test")], shots=[shot])
     assert trace.scored is not None
     assert trace.scored.reward == 1.0
     assert trace.scored.calls[0].message_index == 4  # system, two of the shot, the task, then the first turn
     assert trace.messages[4].content.startswith("CALL apply_patch")
 
 
-async def test_a_variant_is_named_in_the_session_and_the_prompt(executor: Executor) -> None:
+def test_a_variant_is_named_in_the_session_and_the_prompt(executor: Executor) -> None:
     rules = Rules(Arm.PREDICTIVE, parse_variant("test_budget(n=0)"))
     policy = Script(patch("1", DOUBLE.gold), keep("PASS", "2"), "FINAL: no")
-    (trace,) = await collect(executor, rules, policy, [Assignment(DOUBLE, "test", 2)])
+    (trace,) = collect(executor, rules, policy, [Assignment(DOUBLE, "test", 2)])
     assert trace.id == "b/test_budget(n=0,cost=1)/test/tiny-1/2"
     assert policy.ended == [trace.id]
     assert "At most 0 of your calls" in trace.messages[0].content
@@ -83,37 +93,37 @@ async def test_a_variant_is_named_in_the_session_and_the_prompt(executor: Execut
     assert (trace.scored.reward, trace.scored.variant) == (0.0, rules.variant.name)
 
 
-@pytest.mark.parametrize("fault", [GenerationError("no memory"), OSError("gone")])
-async def test_a_fault_of_the_environment_is_an_error_and_no_reward(executor: Executor, fault: Exception) -> None:
+def test_a_fault_of_the_environment_is_an_error_and_no_reward(executor: Executor) -> None:
+    fault = GenerationError("no memory")
     policy = Script(patch("1", DOUBLE.gold), fault)
-    (trace,) = await collect(executor, A, policy, [Assignment(DOUBLE, "test")])
+    (trace,) = collect(executor, A, policy, [Assignment(DOUBLE, "test")])
     assert trace.error == f"{type(fault).__name__}: {fault}"
     assert (trace.record, trace.scored, trace.task_id, trace.arm) == (None, None, "tiny-1", "a")
     assert len(trace.messages) == 4
     assert policy.ended == [trace.id]
 
 
-async def test_a_dead_executor_is_an_error() -> None:
+def test_a_dead_executor_is_an_error() -> None:
     with Executor(level="process", workers=1) as executor:
         executor.level = "fortress"  # as if the level had gone away
         executor.close()
-        (trace,) = await collect(executor, A, Script(visible("1")), [Assignment(DOUBLE, "test")])
+        (trace,) = collect(executor, A, Script(visible("1")), [Assignment(DOUBLE, "test")])
     assert trace.error is not None
     assert trace.error.startswith("ExecutorError")
 
 
-async def test_a_fault_of_the_programmer_stops_the_run(executor: Executor) -> None:
+def test_a_fault_of_the_programmer_stops_the_run(executor: Executor) -> None:
     with pytest.raises(ZeroDivisionError):
-        await collect(executor, A, Script(ZeroDivisionError()), [Assignment(DOUBLE, "test")] * 3)
+        collect(executor, A, Script(ZeroDivisionError()), [Assignment(DOUBLE, "test")] * 3)
 
 
-async def test_whatever_a_model_says_is_data(executor: Executor) -> None:
+def test_whatever_a_model_says_is_data(executor: Executor) -> None:
     for turn, kind in (("\ud800", BreachKind.NOT_TEXT), ("\0", BreachKind.NOT_A_TURN)):
-        (trace,) = await collect(executor, B, Script(turn), [Assignment(DOUBLE, "test")])
+        (trace,) = collect(executor, B, Script(turn), [Assignment(DOUBLE, "test")])
         assert trace.scored is not None
         assert trace.scored.protocol_error is not None
         assert (trace.scored.protocol_error.kind, trace.messages[-1].content) == (kind, turn)
-    (trace,) = await collect(executor, B, Script(ModelTurn("", overflow=True)), [Assignment(DOUBLE, "test")])
+    (trace,) = collect(executor, B, Script(ModelTurn("", overflow=True)), [Assignment(DOUBLE, "test")])
     assert trace.scored is not None
     assert trace.scored.stop_reason is StopReason.CONTEXT
 

@@ -22,7 +22,7 @@ from glyph.credit import (
     shaped_reward,
     weigh_labels,
 )
-from glyph.local.codec import codec_of
+from glyph.local.training.codec import codec_of
 from glyph.protocol import Decision, Label, StopReason, find_prediction
 from glyph.records import PredictionTarget, RolloutRecord
 from tests.tiny_model import tiny_tokenizer
@@ -31,7 +31,7 @@ PASS, FAIL, RAISE = Label.PASS, Label.ASSERTION_FAILURE, Label.RUNTIME_ERROR
 PIECES = [
     "<PREDICTION>", "</PREDICTION>", "PASS", "P", "A", "S", "ASSERTION", "_FAILURE", "RUNTIME", "_ERROR", "\n",
     "<DECISION>", "KEEP", "REVISE", "</DECISION>", "CALL t {}", "prose ", ">", "<PREDICTION", ">PASS", ">P", "ASS",
-    "prompt", "<end>", ">RUNTIME",
+    "prompt", "<end>", ">RUNTIME", " 1", " 2", " [", "1", ", 'é'", "]", "2]",
 ]  # fmt: skip
 ID = {piece: i for i, piece in enumerate(PIECES)}
 
@@ -197,6 +197,47 @@ def test_an_overridden_decision_and_its_call_earn_nothing() -> None:
     assert rl_zero(done.samples[0]) == ["PASS", "<DECISION>", "REVISE", "</DECISION>", "\n", "CALL t {}", "<end>"]
 
 
+SAID = ("<PREDICTION>", "ASSERTION", "_FAILURE", " 2")
+
+
+def test_a_detail_is_masked_with_its_label_and_the_verified_one_is_trained() -> None:
+    branch = [turn(0, *SAID, " [", "1", "]", *REST)]
+    said = target(0, FAIL, FAIL, detail="2 [1]", verified_detail="1 [1, 'é']")
+    rollout, label = credit_rollout([branch], record(said), SEPARATE, CreditOptions(alpha=0.5)).samples
+    assert rl_zero(rollout) == ["ASSERTION", "_FAILURE", " 2", " [", "1", "]"]
+    trained = ("ASSERTION", "_FAILURE", " 1", " [", "1", ", 'é'", "]")
+    assert label.token_ids == (*ids("prompt", "<PREDICTION>"), *ids(*trained), *ids("</PREDICTION>"))
+    assert label.ce_weights == (0.0, 0.0, *(0.5 for _ in trained), 0.0)
+    assert (label.shared, label.label) == (2, FAIL)
+
+
+def test_a_verified_pass_takes_the_place_of_label_and_detail() -> None:
+    branch = [turn(0, *SAID, *REST)]
+    _, label = credit_rollout([branch], record(target(0, FAIL, PASS, detail="2")), SEPARATE, CreditOptions()).samples
+    assert label.token_ids == ids("prompt", "<PREDICTION>", "PASS", "</PREDICTION>")
+
+
+def test_a_detail_that_is_not_the_recorded_one_is_counted() -> None:
+    branch = [turn(0, *SAID, *REST)]
+    for detail in (None, "1", "2 [1]"):
+        done = credit_rollout([branch], record(target(0, FAIL, FAIL, detail=detail)), SEPARATE, CreditOptions())
+        assert done.misses == {Miss.NOT_FOUND: 1}
+
+
+def test_classes_are_labels_whatever_their_details_say() -> None:
+    branches = [[turn(0, "<PREDICTION>", "PASS", *REST)] for _ in range(3)]
+    verified = [target(0, PASS, FAIL, verified_detail="1"), target(0, PASS, FAIL, verified_detail="2 [1]")]
+    records = [record(each) for each in (*verified, target(0, PASS, PASS))]
+    options = CreditOptions(alpha=0.1, normalisation=CeNormalisation.CLASS)
+    labels = [
+        credit_rollout([branch], each, SEPARATE, options).samples[1]
+        for branch, each in zip(branches, records, strict=True)
+    ]
+    # 3 + 6 + 1 = 10 tokens, so 1.0 to share: FAIL 0.5 on two labels of 3 and 6 tokens, PASS 0.5 on one token
+    weights = [max(each.ce_weights) for each in weigh_labels(labels, options)]
+    assert weights == pytest.approx([0.25 / 3, 0.25 / 6, 0.5])
+
+
 def sample(label: Label | None, tokens: int = 1, weight: float = 0.1) -> TrainingSample:
     length = tokens + 1
     ce = (0.0, *(weight for _ in range(tokens))) if label else (0.0,) * length
@@ -259,6 +300,10 @@ def test_the_spans_of_a_turn() -> None:
     assert spans.call is not None
     parts = [text[slice(*span)] for span in (spans.label, spans.decision, spans.call)]
     assert parts == ["PASS", "<DECISION>KEEP</DECISION>", "CALL t {}"]
+    detailed = "<PREDICTION>ASSERTION_FAILURE 2 '</PREDICTION>'</PREDICTION>\nCALL t {}"
+    spans = find_prediction(detailed)
+    assert spans is not None
+    assert detailed[slice(*spans.label)] == "ASSERTION_FAILURE 2 '</PREDICTION>'"
     for other in ("", "PASS", "<PREDICTION>pass</PREDICTION>", "x <PREDICTION>PASS</PREDICTION>"):
         assert find_prediction(other) is None
 

@@ -749,7 +749,7 @@ def test_a_record_needs_a_finished_rollout() -> None:
 
 def test_the_failed_step_and_the_published_label_reach_the_target() -> None:
     record, _, _ = play(B, [patch("1", "wrong"), keep("PASS", "2"), "FINAL: x"])
-    assert (record.targets[0].failed_step, record.targets[0].published_label) == (0, Label.ASSERTION_FAILURE)
+    assert (record.targets[0].failed_step, record.targets[0].published_label) == (2, Label.ASSERTION_FAILURE)
     assert record.targets[0].candidate_sha256 == record.candidates[0].sha256
     assert record.final_text == "x"
 
@@ -777,3 +777,46 @@ def test_the_coin_depends_on_the_whole_conversation_and_on_the_seed(differ: str)
         tossed.append(coin(opening, turn, seed=n if differ == "seed" else 3))
         assert coin(opening, turn, seed=n if differ == "seed" else 3) is tossed[-1]  # the same again
     assert {Decision.KEEP, Decision.REVISE} == set(tossed)  # all alike by chance: 1 in 2^23
+
+
+@pytest.mark.parametrize(
+    ("variant", "said", "detail", "verified"),
+    [
+        ("standard", FAIL, None, None),
+        ("detailed_prediction", FAIL, None, "2"),
+        ("detailed_prediction", f"{FAIL} 1", "1", "2"),
+        ("detailed_prediction(level=value)", f"{FAIL} 2 [1]", "2 [1]", "2 [1, 2]"),
+    ],
+)
+def test_a_target_holds_what_was_said_and_what_was_to_be_said(
+    variant: str, said: str, detail: str | None, verified: str | None
+) -> None:
+    turns = [patch("1", "wrong"), revise(said, "2", "good", "wrong"), keep(PASS, "3"), "FINAL: done"]
+    record, _, _ = play(b(variant), turns)
+    first, second = record.targets
+    assert (first.label, first.detail, first.verified_detail) == (Label.ASSERTION_FAILURE, detail, verified)
+    assert (second.label, second.detail, second.verified_detail) == (Label.PASS, None, None)
+    assert record.reward == 1.0
+
+
+def test_a_detail_in_the_published_grammar_is_a_bad_label() -> None:
+    record, _, _ = play(B, [patch("1", "wrong"), keep(f"{FAIL} 2", "2")])
+    assert record.protocol_error is not None
+    assert record.protocol_error.kind is BreachKind.BAD_LABEL
+    assert (record.targets[0].label, record.targets[0].detail) == (None, None)
+
+
+@pytest.mark.parametrize("rest", ["CALL rm {}", visible("1"), f"<DECISION>KEEP</DECISION>\n{visible('1')}"])
+def test_a_detail_survives_a_breach_further_on(rest: str) -> None:
+    turns = [patch("1", "wrong"), f"<PREDICTION>{FAIL} 2</PREDICTION>\n{rest}"]
+    record, _, _ = play(b("detailed_prediction"), turns)
+    assert record.stop_reason is StopReason.PROTOCOL
+    target = record.targets[0]
+    assert (target.label, target.detail, target.verified_detail) == (Label.ASSERTION_FAILURE, "2", "2")
+
+
+def test_the_agent_is_told_no_detail() -> None:
+    turns = [patch("1", "wrong"), keep(PASS, "2"), patch("3", "good", "wrong"), keep(PASS, "4"), "FINAL: done"]
+    standard, detailed = (play(b(variant), turns) for variant in ("standard", "detailed_prediction(level=value)"))
+    assert standard[1] == detailed[1]
+    assert detailed[0].targets[0].verified_detail == "2 [1, 2]"

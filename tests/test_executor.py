@@ -114,6 +114,31 @@ def test_verdict(name: str, one: Executor) -> None:
     assert verdict.cpu_seconds >= 0
 
 
+THREE = "n = 2\nassert f(1) == 1\nassert f(n) == 4\nassert f(3) == 9\n"
+OBSERVED = {
+    "the second assertion, after a line of setup": ("def f(x):\n    return x\n", THREE, (2, 2, "2")),
+    "text": ("def f(x):\n    return 'é' * x\n", "assert f(2) == 'a'\n", (0, 1, "'éé'")),
+    "no comparison": ("def f(x):\n    return []\n", "assert f(2)\n", (0, 1, "[]")),
+    "beside known values": ("def f(x):\n    return x\n", "assert f(2) == len('abc')\n", (0, 1, "2")),
+    "of two values neither": ("def f(x):\n    return x\n", "assert f(2) == f(3)\n", (0, 1, None)),
+    "60 characters": ("def f(x):\n    return 'a' * 58\n", "assert f(2) == 1\n", (0, 1, repr("a" * 58))),
+    "61 characters": ("def f(x):\n    return 'a' * 59\n", "assert f(2) == 1\n", (0, 1, None)),
+    "a set has no order": ("def f(x):\n    return {1, 2}\n", "assert f(2) == 1\n", (0, 1, None)),
+    "an object": ("def f(x):\n    return object()\n", "assert f(2) == 1\n", (0, 1, None)),
+    "its own assertion": ("def f(x):\n    assert x == 1\n    return 1\n", THREE, (2, None, None)),
+    "an exception": ("def f(x):\n    return 1 / (x - 1)\n", THREE, (1, None, None)),
+    "a pass": ("def f(x):\n    return x * x\n", THREE, (None, None, None)),
+}
+"""(failed_step, failed_assertion, observed)"""
+
+
+@pytest.mark.parametrize("name", OBSERVED)
+def test_a_failed_assertion_is_numbered_and_what_it_gave_is_told(name: str, one: Executor) -> None:
+    source, tests, expected = OBSERVED[name]
+    verdict = one.run(source, tests)
+    assert (verdict.failed_step, verdict.failed_assertion, verdict.observed) == expected
+
+
 PUBLISHED = {
     "def f(x):\n    raise ValueError('no SyntaxError here')\n": ("RUNTIME_ERROR", "SYNTAX_ERROR"),
     "class NotAnAssertionError(Exception): pass\ndef f(x):\n    raise NotAnAssertionError\n": (

@@ -3,16 +3,20 @@
 import json
 from pathlib import Path
 
-from benchmarks.environment import render
+import pytest
+
+from benchmarks.document import PAGE, RENDER, shown, tables_of
 
 ROOT = Path(__file__).parents[1]
 FIGURES = json.loads((ROOT / "docs" / "figures" / "environment.json").read_text())
+ENGINE = {path.stem: json.loads(path.read_text()) for path in sorted((ROOT / "docs" / "figures").glob("engine_*.json"))}
 
 
 def test_the_tables_of_performance_are_rendered_from_the_figures() -> None:
-    page = (ROOT / "docs" / "performance.md").read_text()
-    shown = page.partition("<!-- environment -->")[2].partition("<!-- end -->")[0]
-    assert shown.strip() == render(FIGURES).strip()
+    tables = {name: tables_of(name) for name in RENDER}
+    assert {name for name, table in tables.items() if table} >= {"environment", "engine_cpu"}
+    assert shown(PAGE.read_text()) == tables  # if not: python -m benchmarks.document
+    assert set(ENGINE) <= set(RENDER)
 
 
 def test_the_readme_quotes_the_figures() -> None:
@@ -34,3 +38,24 @@ def test_the_environment_is_as_fast_beside_the_comparison_as_the_readme_implies(
     for arm in "ab":
         assert FIGURES["rollouts_per_second"]["glyph, eval"][f"{arm}@16"] >= 10 * baseline[f"{arm}@16"]
         assert FIGURES["rollouts_per_second"]["glyph, in-process client"][f"{arm}@16"] >= 25 * baseline[f"{arm}@16"]
+
+
+@pytest.mark.parametrize("name", ENGINE)
+def test_a_comparison_of_the_engine_compares_the_same(name: str) -> None:
+    figures = ENGINE[name]
+    assert not figures["quick"]
+    trl = figures["trainer"]["trl"]
+    if trl:
+        assert trl["grad_norm"] == pytest.approx(trl["engine_grad_norm"], rel=0.02)  # bfloat16 on a GPU
+    labels = figures["labels"]
+    assert labels["labels"] > 0
+    assert labels["without"]["input_tokens"] < labels["shared"]["input_tokens"] < labels["separate"]["input_tokens"]
+
+
+@pytest.mark.parametrize("name", ENGINE)
+def test_label_samples_that_share_cost_next_to_nothing(name: str) -> None:
+    """The requirement: at most 1.05 times the tokens, and the time, of the same step without cross-entropy."""
+    labels = ENGINE[name]["labels"]
+    assert labels["shared"]["input_tokens"] <= 1.05 * labels["without"]["input_tokens"]
+    assert labels["shared"]["padded_tokens"] <= 1.05 * labels["without"]["padded_tokens"]
+    assert labels["shared"]["seconds_over_without"] <= 1.05

@@ -2,16 +2,17 @@
 
 import asyncio
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from glyph.local.attention import use_grouped_attention
-from glyph.local.generation import GenerationEngine
-from glyph.local.kv_cache import Prefix, PrefixStore, shared_length
-from glyph.local.requests import GenerationError, GenerationRequest, PromptTooLongError, QueueFullError
-from glyph.local.sampling import SamplingParams, SamplingTable, UniformStream, processed_logprobs, sample
+from glyph.local.inference.attention import use_grouped_attention
+from glyph.local.inference.generation import GenerationEngine
+from glyph.local.inference.kv_cache import Prefix, PrefixStore, shared_length
+from glyph.local.inference.requests import GenerationError, GenerationRequest, PromptTooLongError, QueueFullError
+from glyph.local.inference.sampling import SamplingParams, SamplingTable, UniformStream, processed_logprobs, sample
 from tests.tiny_model import CONTEXT, tiny_model
 
 torch.set_num_threads(1)
@@ -115,6 +116,39 @@ def test_uniforms_are_a_function_of_seed_and_index() -> None:
     assert all(0 <= number < 1 for number in numbers)
     assert UniformStream(None).next() != UniformStream(None).next()
     assert UniformStream(-1).next() == UniformStream(2**64 - 1).next()
+    bits, stream = np.random.Philox(key=5), UniformStream(5)
+    assert [stream.next() for _ in range(70)] == [(int(bits.random_raw()) >> 11) * 2.0**-53 for _ in range(70)]
+
+
+def test_a_shortlist_draws_what_the_whole_vocabulary_would() -> None:
+    rows = [{"top_k": 5}, {"temperature": 0.0}, {"top_k": 8, "top_p": 0.7}, {"top_k": 3, "temperature": 1.7}] * 50
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(len(rows), 120, generator=generator) * 3
+    table = SamplingTable.of([SamplingParams(**row) for row in rows], 120, logits.device)
+    assert table.shortlist == 12
+    draws = torch.rand(len(rows), dtype=torch.float64, generator=generator)
+    for case in (logits, logits.bfloat16(), logits.round()):  # the last two with few and with many ties
+        tokens, logprobs = sample(case, table, draws)
+        expected, expected_logprobs = sample(case, replace(table, shortlist=0), draws)
+        assert tokens == expected
+        assert logprobs == pytest.approx(expected_logprobs, abs=1e-6)
+
+
+def test_more_ties_than_a_shortlist_holds_are_all_kept() -> None:
+    table = SamplingTable.of([SamplingParams(top_k=2)] * 3, 100, torch.device("cpu"))
+    tokens, logprobs = sample(torch.zeros(3, 100), table, [0.0, 0.505, 0.999])
+    assert tokens == [0, 50, 99]
+    assert logprobs == pytest.approx([-math.log(100)] * 3)
+
+
+def test_a_row_that_is_not_finite_has_no_finite_logprob_and_touches_no_other() -> None:
+    logits = torch.arange(300.0).reshape(3, 100) / 100
+    for bad in (math.nan, math.inf):
+        logits[1, 7] = bad
+        for top_k in (0, 5):
+            table = SamplingTable.of([SamplingParams(top_k=top_k)] * 3, 100, torch.device("cpu"))
+            _, logprobs = sample(logits, table, [0.5] * 3)
+            assert [math.isfinite(value) for value in logprobs] == [True, False, True]
 
 
 @pytest.mark.parametrize(
@@ -329,11 +363,12 @@ def test_broken_weights_and_faults_are_errors_of_the_request_and_the_engine_goes
             engine.submit(requests(1)[0]).result()
         with engine.exclusive() as model:
             model.load_state_dict(whole)
-            forward, model.forward = model.forward, None
-        with pytest.raises(GenerationError, match="TypeError"):
+            norm = model.model.norm.weight.data
+            model.model.norm.weight.data = norm[:-1]
+        with pytest.raises(GenerationError, match="RuntimeError"):
             engine.generate_batch(requests(20))
         with engine.exclusive() as model:
-            model.forward = forward
+            model.model.norm.weight.data = norm
         assert len(engine.generate_batch(requests(20))) == 20
 
 

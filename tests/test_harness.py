@@ -11,7 +11,7 @@ from verifiers.v1.runtimes import ProgramResult
 
 from glyph import GlyphHarness
 from glyph.harness import GlyphHarnessConfig, ResidentProgram
-from glyph.local.scripted import ScriptedClient, from_texts
+from glyph.local.serving.scripted import ScriptedClient, from_texts
 from glyph.program import JOB_PATH
 from glyph.taskset import GlyphTaskset, GlyphTasksetConfig
 

@@ -13,10 +13,10 @@ from verifiers.v1.task import TaskData
 from verifiers.v1.trace import Trace, TraceTask
 from verifiers.v1.types import SamplingConfig, SystemMessage, ToolMessage, UserMessage
 
-from glyph.local.client import LocalClient
-from glyph.local.generation import GenerationEngine
-from glyph.local.requests import Completion, GenerationError, QueueFullError
-from glyph.local.scripted import ScriptedClient, from_texts, scripted_server
+from glyph.local.inference.generation import GenerationEngine
+from glyph.local.inference.requests import Completion, GenerationError, QueueFullError
+from glyph.local.serving.client import LocalClient
+from glyph.local.serving.scripted import ScriptedClient, from_texts, scripted_server
 from tests.tiny_model import CONTEXT, tiny_model, tiny_tokenizer
 
 torch.set_num_threads(1)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from glyph.credit import TrainingSample
-from glyph.local.losses import PolicyLossOptions, Streams, label_loss, policy_loss, step_loss, streams_of
+from glyph.local.training.losses import PolicyLossOptions, Streams, label_loss, policy_loss, step_loss, streams_of
 from glyph.protocol import Label
 
 STUDY = PolicyLossOptions()

@@ -156,6 +156,27 @@ PREDICTIONS = [
 """Six targets: verified PASS 2, WRONG 3, RAISED 1; predicted PASS 3, RAISED 2, none 1."""
 
 
+def test_details_are_right_with_their_label_only() -> None:
+    details = [
+        with_targets(
+            target(WRONG, WRONG, detail="2", verified_detail="2"),
+            target(WRONG, WRONG, detail="1", verified_detail="2"),
+            target(WRONG, WRONG, verified_detail="2"),
+        ),
+        with_targets(
+            target(PASS, WRONG, verified_detail="1"),
+            target(None, WRONG, None, verified_detail="1"),
+            target(WRONG, PASS, detail="1"),  # nothing failed: there was no detail to say
+            task_id="t2",
+        ),
+    ]
+    metrics = compute_all(details)
+    assert counted(metrics["prediction_detail_accuracy"]) == (1, 5)
+    assert counted(metrics["prediction_accuracy"]) == (3, 6)
+    assert metrics["prediction_detail_accuracy"].value == 0.2
+    assert compute("prediction_detail_accuracy", PREDICTIONS).value is None
+
+
 def test_prediction_accuracy_counts_malformed_targets_as_wrong() -> None:
     metrics = compute_all(PREDICTIONS)
     assert counted(metrics["prediction_accuracy"]) == (3, 6)

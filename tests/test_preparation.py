@@ -14,17 +14,29 @@ from typing import Any
 import pytest
 
 from glyph.executor import Executor
-from glyph.protocol import Arm
-from glyph.tasks.demonstrations import PUBLISHED_COUNTS, Family, plan_demonstrations
-from glyph.tasks.preparation import EXPECTED_DIGESTS, check_expected, load_splits, record_digests
+from glyph.protocol import Arm, Label
+from glyph.tasks.demonstrations import Family, State, plan_demonstrations
+from glyph.tasks.preparation import (
+    EXPECTED_DIGESTS,
+    Prepared,
+    check_expected,
+    plan,
+    record_digests,
+    write_data,
+)
 from glyph.tasks.prompts import load_wording
+from glyph.tasks.splits import Splits
+from glyph.tasks.task_sets import load_task_set
 from glyph.tasks.validation import Check, DataFolder, check_tokens, read_folder, validate
+from glyph.variants import parse_variant
 from tests.scripts import judge
-from tests.tiny_tasks import DOUBLE
+from tests.tiny_tasks import DEMONSTRATIONS, DOUBLE, LARGEST
 
 ROOT = Path(__file__).parents[1]
 A, B = Arm.REACTIVE, Arm.PREDICTIVE
 COMPOSITION = {"direct": 142, "shadow": 25, "visible": 25, "deep_shadow": 10, "deep_visible": 10}
+MINI = {"direct": 90, "shadow": 43, "visible": 47, "deep_shadow": 14, "deep_visible": 18}
+MINI_SLIPS = {"shadow": 8, "visible": 12, "deep_shadow": 4, "deep_visible": 8}
 
 
 def command(module: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -53,7 +65,9 @@ def test_a_second_preparation_is_the_same_byte_for_byte(mbpp_data: Path, mbpp_so
 def test_the_manifest_counts_what_the_study_counts(prepared: DataFolder) -> None:
     manifest = prepared.manifest
     assert manifest["counts"] == {"sft": 212, "train": 212, "validation": 40, "test": 500}
-    assert manifest["families"] == COMPOSITION == {family.value: n for family, n in PUBLISHED_COUNTS.items()}
+    assert manifest["families"] == COMPOSITION
+    assert manifest["slips"] == {}
+    assert not any("slip" in row for rows in prepared.traces.values() for row in rows)
     assert (manifest["seed"], manifest["schema_version"], manifest["task_set"]) == (42, 1, "mbpp")
     assert manifest["wording_digest"] == load_wording().digest
     labels = manifest["arm_b_label_histogram"]
@@ -88,6 +102,15 @@ def test_the_command_finds_no_fault(mbpp_data: Path) -> None:
 
 def quietly(items: Iterable[Any], what: str, total: int) -> Iterable[Any]:
     return items
+
+
+@pytest.fixture(scope="module")
+def mini(tmp_path_factory: pytest.TempPathFactory) -> DataFolder:
+    folder = tmp_path_factory.mktemp("mini")
+    done = command("data.prepare", "--tasks", "mini", "--output", str(folder))
+    assert done.returncode == 0, done.stderr
+    assert "all 8 files equal the committed digests" in done.stdout
+    return read_folder(folder)
 
 
 def check(data: DataFolder, name: str, executor: Executor) -> Check:
@@ -279,20 +302,126 @@ def test_a_trace_of_another_form_is_named(tiny_data: Path, tmp_path: Path, field
         read_folder(tmp_path)
 
 
-def test_the_mini_set_prepares_too(tmp_path: Path, executor: Executor) -> None:
-    done = command("data.prepare", "--tasks", "mini", "--output", str(tmp_path))
-    assert done.returncode == 0, done.stderr
-    data = read_folder(tmp_path)
-    assert data.manifest["families"] == COMPOSITION
-    assert data.manifest["counts"] == {"sft": 212, "train": 2000, "validation": 200, "test": 500}
+def test_the_mini_set_prepares_too(mini: DataFolder, executor: Executor) -> None:
+    assert (mini.manifest["families"], mini.manifest["slips"]) == (MINI, MINI_SLIPS)
+    assert mini.manifest["counts"] == {"sft": 212, "train": 2000, "validation": 200, "test": 500}
+    # a label for each final state and honest mistake: 212 + 47 + 2·18; for each foreseen one: 43 + 2·14, slips 8 + 4
+    labels = mini.manifest["arm_b_label_histogram"]
+    assert (labels["PASS"], sum(labels.values())) == (295, 378)
     for name in ("files equal the manifest", "composition of the SFT traces", DISJOINT, PLACES, TESTS_INSIDE):
-        assert check(data, name, executor).faults == (), name
-    assert check(few(data), REPLAY, executor).faults == ()
+        assert check(mini, name, executor).faults == (), name
+    assert check(few(mini), REPLAY, executor).faults == ()
+
+
+def test_the_mini_traces_show_failed_patches_and_every_call_id(mini: DataFolder) -> None:
+    for rows in mini.traces.values():
+        texts = [[m["content"] for m in row["messages"]] for row in rows]
+        refused = [sum("\npatch failed: find " in text for text in each) for each in texts]
+        assert refused == ["slip" in row for row in rows]
+        assert sum("CALL read_file" in text for each in texts for text in each[2:]) == 10  # (12 + 8) / 2
+        for n in range(1, 9):
+            assert any(f'"id": "{n}"' in text for each in texts for text in each[2:]), n
+    assert [row.get("slip") for row in mini.traces[A]] == [row.get("slip") for row in mini.traces[B]]
+
+
+def slipping(data: DataFolder) -> DataFolder:
+    """The trace with a slip of a shadow and of a visible family, in both arms; nothing else is executed."""
+    chosen = {row["family"]: row["task_id"] for row in data.traces[A] if "slip" in row}
+    kept = (chosen["shadow"], chosen["visible"])
+    traces = {arm: [row for row in rows if row["task_id"] in kept] for arm, rows in data.traces.items()}
+    return deepcopy(replace(data, traces=traces))
+
+
+SLIP_FAULTS: dict[str, tuple[str, str, Callable[[DataFolder], Any]]] = {
+    "a slip of one arm alone": (
+        "arms match on task, code and outcome",
+        "the arms differ in slip",
+        lambda d: trace(d, A, Family.VISIBLE)["slip"].update(step=1),
+    ),
+    "another slip than stated": (
+        REPLAY,
+        "patches that fail: [{'step': 0, 'find': ",
+        lambda d: trace(d, B, Family.SHADOW)["slip"].update(find="x"),
+    ),
+    "a slip that is not stated": (REPLAY, "the trace states []", lambda d: trace(d, B, Family.SHADOW).pop("slip")),
+    "a look that is not there": (
+        REPLAY,
+        "0 looks at the file, the trace states 1",
+        lambda d: trace(d, A, Family.SHADOW)["slip"].update(read=True),
+    ),
+    "a slip too few": (
+        "composition of the SFT traces",
+        "with a slip, expected {'shadow': 8",
+        lambda d: trace(d, A, Family.VISIBLE).pop("slip"),
+    ),
+    "an unknown task set": (
+        "composition of the SFT traces",
+        "task set 'apps', expected one of mbpp, mini",
+        lambda d: d.manifest.update(task_set="apps"),
+    ),
+}
+
+
+@pytest.mark.parametrize("planted", SLIP_FAULTS)
+def test_a_planted_fault_of_a_slip_is_found(mini: DataFolder, executor: Executor, planted: str) -> None:
+    name, message, plant = SLIP_FAULTS[planted]
+    data = slipping(mini)
+    if name == REPLAY:
+        assert check(data, name, executor).faults == ()
+    plant(data)
+    faults = check(data, name, executor).faults
+    assert any(message in fault for fault in faults), faults
+
+
+@pytest.mark.parametrize("slip", [None, {}, {"step": "0", "find": "a", "replace": "b", "read": False}])
+def test_a_slip_of_another_form_is_named(tiny_data: Path, tmp_path: Path, slip: Any) -> None:
+    for path in tiny_data.rglob("*.json*"):
+        copy = tmp_path / path.relative_to(tiny_data)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(path.read_bytes())
+    row = json.loads((tmp_path / "sft/arm_b/train.jsonl").read_text().splitlines()[0])
+    (tmp_path / "sft/arm_b/train.jsonl").write_text(json.dumps({**row, "slip": slip}) + "\n")
+    with pytest.raises(ValueError, match=r"train.jsonl:1: slip not of the form"):
+        read_folder(tmp_path)
+
+
+def detailed(folder: Path, executor: Executor) -> DataFolder:
+    """The hand-written tasks with Arm B's traces in the grammar of values."""
+    tasks = (DOUBLE, LARGEST)
+    state = State(DEMONSTRATIONS[Family.SHADOW].states[0].source, Label.ASSERTION_FAILURE, 1, "1")
+    shadow = replace(DEMONSTRATIONS[Family.SHADOW], states=(state, DEMONSTRATIONS[Family.SHADOW].states[1]))
+    shown = [DEMONSTRATIONS[Family.DIRECT], shadow]
+    splits = Splits(tasks, tasks, tasks, tasks)
+    prepared = Prepared("mini", {}, splits, shown, 0, parse_variant("detailed_prediction(level=value)"))
+    write_data(prepared, folder, load_wording(), executor.run)
+    return read_folder(folder)
+
+
+def test_traces_can_show_details(tmp_path: Path, tiny_data: Path, executor: Executor) -> None:
+    data, plain = detailed(tmp_path, executor), read_folder(tiny_data)
+    assert data.manifest["variant"] == "detailed_prediction(level=value)"
+    assert data.traces[A] == plain.traces[A]
+    assert data.tasks[A, "test"] == plain.tasks[A, "test"]
+    first = turn(data, B, Family.SHADOW, 1)["content"]
+    assert first.startswith("<PREDICTION>ASSERTION_FAILURE 1 1</PREDICTION>\n<DECISION>REVISE</DECISION>\n")
+    system = load_wording().system(B, parse_variant("detailed_prediction(level=value)"), 8)
+    assert data.tasks[B, "test"][0]["system"] == data.traces[B][0]["messages"][0]["content"] == system
+    assert check(data, REPLAY, executor).faults == ()
+    edit(turn(data, B, Family.SHADOW, 1), "FAILURE 1 1<", "FAILURE 1 2<")
+    assert any(
+        "predicts ASSERTION_FAILURE 1 2, REVISE where a shadow trace says ASSERTION_FAILURE 1 1" in fault
+        for fault in check(data, REPLAY, executor).faults
+    )
+
+
+def test_other_variants_have_no_traces() -> None:
+    with pytest.raises(ValueError, match="demonstrations are of standard or of detailed_prediction alone"):
+        plan("mini", None, lambda source, tests: judge("good"), variant=parse_variant("ungated+detailed_prediction"))
 
 
 def test_what_cannot_be_built_is_refused() -> None:
     with pytest.raises(ValueError, match="expected mbpp or mini"):
-        load_splits("apps", None)
+        load_task_set("apps", None)
     counts = dict.fromkeys(Family, 0)
     with pytest.raises(ValueError, match="0 wanted for 1 tasks"):
         list(plan_demonstrations([DOUBLE], lambda source, tests: judge("good"), counts))
@@ -308,8 +437,9 @@ def test_digests_are_kept_by_wording_and_task_set(tmp_path: Path) -> None:
     path.write_text("{}")
     assert "no committed digests" in check_expected(manifest, path)
     record_digests(manifest, path)
-    record_digests({**manifest, "task_set": "mbpp"}, path)
-    assert set(json.loads(path.read_text())["w"]) == {"mini", "mbpp"}
+    record_digests({**manifest, "task_set": "mbpp", "variant": "standard"}, path)
+    record_digests({**manifest, "variant": "detailed_prediction(level=index)"}, path)
+    assert set(json.loads(path.read_text())["w"]) == {"mini", "mbpp", "mini, detailed_prediction(level=index)"}
     assert check_expected(manifest, path) == "all 1 files equal the committed digests"
     with pytest.raises(ValueError, match=r"x.jsonl: not the committed content"):
         check_expected({**manifest, "files": {"x.jsonl": "2"}}, path)

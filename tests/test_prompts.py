@@ -1,13 +1,24 @@
 """The wording: data with a fixed shape, filled in one pass, with the sentences of each variant."""
 
+import hashlib
 from pathlib import Path
 
 import pytest
 
-from glyph.protocol import Arm, Breach, Decision, Prediction, parse_prediction_turn, parse_turn
+from glyph.protocol import (
+    Arm,
+    Breach,
+    Decision,
+    Detail,
+    Label,
+    Prediction,
+    parse_prediction_turn,
+    parse_turn,
+    read_prediction,
+)
 from glyph.tasks.prompts import DEFAULT_PROMPTS, Wording, load_wording, opening
 from glyph.tasks.task import CodeTask
-from glyph.variants import STANDARD, parse_variant
+from glyph.variants import STANDARD, Variant, parse_variant
 from glyph.workspace import PLACEHOLDER
 from tests.tiny_tasks import DOUBLE
 
@@ -72,6 +83,26 @@ def test_each_variant_says_what_the_agent_must_know(wording: Wording) -> None:
         assert "At most 2 of your calls may be tests, and each test costs 3 calls." in text
     for variant in ("standard", "ungated", "random_gate(rate=0.5)", "revise_feedback", "test_budget(n=2,cost=3)"):
         assert not any(mark in system(variant) for mark in ("{budget}", "{tests}", "{test_cost}", "{n}"))
+
+
+def test_a_detailed_prediction_is_asked_for_by_an_example_of_its_grammar(wording: Wording) -> None:
+    standard = wording.system(B, STANDARD, 8)
+    for level, detail in ((Detail.INDEX, "2"), (Detail.VALUE, "2 [1, 2]")):
+        text = wording.system(B, Variant(detail=level), 8)
+        assert text.startswith(standard)
+        line = text[len(standard) :].split(": ")[1].removesuffix(".")
+        assert read_prediction(line, level) == (Label.ASSERTION_FAILURE, detail)
+
+
+def test_the_details_do_not_change_the_wording_and_can_be_replaced(tmp_path: Path, wording: Wording) -> None:
+    assert wording.digest == hashlib.sha256(DEFAULT_PROMPTS.read_bytes()).hexdigest()
+    other = tmp_path / "mine.toml"
+    other.write_text(DEFAULT_PROMPTS.read_text() + '\n[detail]\nindex = "Say which."\nvalue = "Say what."\n')
+    assert load_wording(other).system(B, Variant(detail=Detail.VALUE), 8).endswith(" Say what.")
+    short = tmp_path / "short.toml"
+    short.write_text(DEFAULT_PROMPTS.read_text() + '\n[detail]\nindex = "Say which."\n')
+    with pytest.raises(ValueError, match=r"\[detail\] must hold exactly the texts index, value"):
+        load_wording(short)
 
 
 def test_shots_stand_between_system_and_task(wording: Wording) -> None:

@@ -14,6 +14,7 @@ from glyph.protocol import (
     BreachKind,
     Call,
     Decision,
+    Detail,
     Final,
     Label,
     Prediction,
@@ -22,7 +23,9 @@ from glyph.protocol import (
     parse_turn,
     read_decision,
     read_label,
+    read_prediction,
     render_call,
+    render_detail,
     render_final,
     render_prediction,
     render_result,
@@ -164,6 +167,76 @@ def test_a_malformed_prediction_turn_keeps_what_could_be_read(
     breach = parse_prediction_turn(text)
     assert isinstance(breach, Breach)
     assert (breach.kind, breach.label, breach.decision) == (kind, label, decision)
+
+
+DETAILED = "<PREDICTION>ASSERTION_FAILURE{}</PREDICTION>"
+
+
+@pytest.mark.parametrize(
+    ("said", "level", "detail"),
+    [
+        ("", None, None),
+        ("", Detail.INDEX, None),  # what a prediction does not say is no breach
+        (" 2", Detail.INDEX, "2"),
+        (" 12", Detail.VALUE, "12"),
+        (" 2 [1, 2]", Detail.VALUE, "2 [1, 2]"),
+        (" 1 'é '", Detail.VALUE, "1 'é '"),
+        (" 1 '</PREDICTION>'", Detail.VALUE, "1 '</PREDICTION>'"),
+        (" 3 " + "x" * 60, Detail.VALUE, "3 " + "x" * 60),
+    ],
+)
+def test_a_detail_is_read_at_its_level(said: str, level: Detail | None, detail: str | None) -> None:
+    line = DETAILED.format(said)
+    assert read_prediction(line, level) == (Label.ASSERTION_FAILURE, detail)
+    turn = parse_prediction_turn(f"{line}\n<DECISION>KEEP</DECISION>\n{TEST}", level=level)
+    assert turn == Prediction(Label.ASSERTION_FAILURE, Decision.KEEP, TEST_CALL, detail)
+    assert render_prediction(turn).split("\n")[0] == line
+
+
+@pytest.mark.parametrize(
+    ("said", "level"),
+    [
+        (" 2", None),
+        (" 2 [1]", Detail.INDEX),
+        (" ", Detail.INDEX),
+        (" 0", Detail.INDEX),
+        (" 02", Detail.INDEX),
+        (" ²", Detail.INDEX),
+        (" two", Detail.INDEX),
+        ("  2", Detail.INDEX),
+        (" 2 ", Detail.VALUE),
+        (" 2  x", Detail.VALUE),
+        (" 2 x ", Detail.VALUE),
+        (" 2 a\rb", Detail.VALUE),
+        (" 2 a\u2028b", Detail.VALUE),
+        (" 2 " + "x" * 61, Detail.VALUE),
+    ],
+)
+def test_what_is_no_detail_of_the_level_is_a_bad_label(said: str, level: Detail | None) -> None:
+    line = DETAILED.format(said)
+    assert read_prediction(line, level) is None
+    breach = parse_prediction_turn(f"{line}\n<DECISION>KEEP</DECISION>\n{TEST}", level=level)
+    assert isinstance(breach, Breach)
+    assert (breach.kind, breach.label, breach.label_detail) == (BreachKind.BAD_LABEL, None, None)
+
+
+def test_only_a_failed_assertion_has_details() -> None:
+    for label in set(Label) - {Label.ASSERTION_FAILURE}:
+        assert read_prediction(f"<PREDICTION>{label.value} 1</PREDICTION>", Detail.VALUE) is None
+        assert read_prediction(f"<PREDICTION>{label.value}</PREDICTION>", Detail.VALUE) == (label, None)
+
+
+def test_a_breach_after_the_prediction_keeps_its_detail() -> None:
+    line = DETAILED.format(" 2 7")
+    for rest in ("", f"\n{TEST}", f"\n{KEPT}", f"\n{KEPT}\n{PATCH}"):
+        breach = parse_prediction_turn(line + rest, level=Detail.VALUE)
+        assert isinstance(breach, Breach)
+        assert (breach.label, breach.label_detail) == (Label.ASSERTION_FAILURE, "2 7")
+
+
+def test_what_the_environment_verified_is_a_detail() -> None:
+    assert [render_detail(level, 2, "[1]") for level in (None, Detail.INDEX, Detail.VALUE)] == [None, "2", "2 [1]"]
+    assert [render_detail(Detail.VALUE, number, None) for number in (2, None)] == ["2", None]
 
 
 def test_labels_and_decisions_are_read_exactly() -> None:

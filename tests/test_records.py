@@ -29,6 +29,15 @@ def test_a_record_survives_json() -> None:
         assert record_from_dict(json.loads(json.dumps(each.to_dict()))) == each
 
 
+def test_a_record_from_before_the_details_reads() -> None:
+    data = FULL.to_dict()
+    for target_data in data["targets"]:
+        assert (target_data.pop("detail"), target_data.pop("verified_detail")) == (None, None)
+    for verdict in (data["final_verdict"], *(candidate["verdict"] for candidate in data["candidates"])):
+        assert (verdict.pop("failed_assertion"), verdict.pop("observed")) == (None, None)
+    assert record_from_dict(data) == FULL
+
+
 def test_a_record_names_its_schema() -> None:
     data = record().to_dict()
     assert data["schema_version"] == SCHEMA_VERSION == 1

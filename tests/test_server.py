@@ -20,8 +20,8 @@ from verifiers.v1.trace import Trace, TraceTask
 from verifiers.v1.types import SamplingConfig, SystemMessage, ToolMessage, UserMessage
 
 from glyph.chat import render
-from glyph.local.generation import GenerationEngine
-from glyph.local.server import Service, create_app, start
+from glyph.local.inference.generation import GenerationEngine
+from glyph.local.serving.server import Service, create_app, start
 from tests.tiny_model import CONTEXT, save_tiny_model, tiny_model, tiny_tokenizer
 
 torch.set_num_threads(1)
@@ -261,7 +261,7 @@ def _wire(messages) -> list[dict]:
 
 def test_serve_says_when_it_is_ready_and_ends_cleanly_on_ctrl_c(tmp_path) -> None:
     folder = save_tiny_model(tmp_path / "model")
-    code = "import sys; from glyph.local.server import serve; serve(sys.argv[1], port=0)"
+    code = "import sys; from glyph.local.serving.server import serve; serve(sys.argv[1], port=0)"
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     process = subprocess.Popen(
         [sys.executable, "-c", code, folder],

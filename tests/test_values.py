@@ -312,3 +312,11 @@ def test_fractions_changed_by_their_owner_are_opaque() -> None:
     assert encode(fraction) == OPAQUE
     fraction._denominator = "3"  # type: ignore[attr-defined]
     assert encode(fraction) == OPAQUE
+
+
+def test_a_literal_is_short_and_plain() -> None:
+    for value in (None, True, -7, 1.5, "a'\n\x00", [1, (2, "x")], b"\xff", range(3)):
+        assert values.literal(encode(value), 60) == repr(value)
+    assert values.literal(encode("x" * 58), 60) == repr("x" * 58)
+    for value in ("x" * 59, {1}, {1: 2}, [object()], 10**5000, object()):
+        assert values.literal(encode(value), 60) is None

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glyph.episode import Rules
-from glyph.protocol import Arm, Decision
+from glyph.protocol import Arm, Decision, Detail
 from glyph.variants import STANDARD, Gate, Variant, parse_variant
 
 KEEP, REVISE = Decision.KEEP, Decision.REVISE
@@ -24,6 +24,9 @@ KEEP, REVISE = Decision.KEEP, Decision.REVISE
         ("test_budget", Variant(tests=1, test_cost=1)),
         ("test_budget(n=2,cost=4)", Variant(tests=2, test_cost=4)),
         ("test_budget(n=0)", Variant(tests=0)),
+        ("detailed_prediction", Variant(detail=Detail.INDEX)),
+        ("detailed_prediction(level=index)", Variant(detail=Detail.INDEX)),
+        ("ungated+detailed_prediction( level = value )", Variant(Gate.UNGATED, detail=Detail.VALUE)),
         ("forced_keep + test_budget(n=1,cost=4)", Variant(Gate.FORCED_KEEP, tests=1, test_cost=4)),
     ],
 )
@@ -55,6 +58,8 @@ def test_a_variant_is_written_as_text(text: str, variant: Variant) -> None:
         "test_budget(cost=0)",
         "test_budget(n=1",
         "test_budget(n=inf)",
+        "detailed_prediction(level=none)",
+        "detailed_prediction(n=1)",
     ],
 )
 def test_what_is_no_variant_is_refused(text: str) -> None:
@@ -69,7 +74,7 @@ def test_the_name_loses_nothing(rate: float, seed: int) -> None:
 
 
 def test_rules_that_contradict_each_other_are_refused() -> None:
-    for text in ("forced_keep", "ungated", "random_gate(rate=0.5)", "revise_feedback"):
+    for text in ("forced_keep", "ungated", "random_gate(rate=0.5)", "revise_feedback", "detailed_prediction"):
         with pytest.raises(ValueError, match="Arm A"):
             Rules(Arm.REACTIVE, parse_variant(text))
         Rules(Arm.PREDICTIVE, parse_variant(text))

@@ -16,7 +16,7 @@ from verifiers.v1.cli.output import write_trace
 from verifiers.v1.clients.eval import EvalClient
 
 from glyph.evaluation.traces import read_traces
-from glyph.local.scripted import ScriptedClient, scripted_server
+from glyph.local.serving.scripted import ScriptedClient, scripted_server
 from glyph.protocol import BreachKind, StopReason
 from glyph.records import RolloutRecord, record_from_dict
 from tests.http_server import completion, raw_server, reply

@@ -1,5 +1,6 @@
-"""Five hand-written tasks, one for each family of demonstrations, and a data folder made of them."""
+"""Hand-written demonstrations, one for each family and some with a slip, and a data folder made of two of them."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from glyph.executor import Executor
@@ -7,6 +8,7 @@ from glyph.protocol import Label
 from glyph.tasks.demonstrations import Demonstration, Family, State
 from glyph.tasks.preparation import Prepared, write_data
 from glyph.tasks.prompts import load_wording
+from glyph.tasks.slips import Slip
 from glyph.tasks.splits import Splits
 from glyph.tasks.task import CodeTask
 
@@ -33,6 +35,12 @@ DEMONSTRATIONS = {
     Family.VISIBLE: Demonstration(LARGEST, Family.VISIBLE, (_WRONG, _GOLD)),
     Family.DEEP_SHADOW: Demonstration(LARGEST, Family.DEEP_SHADOW, (_BOTH, _WRONG, _GOLD)),
     Family.DEEP_VISIBLE: Demonstration(LARGEST, Family.DEEP_VISIBLE, (_BOTH, _WRONG, _GOLD)),
+}
+
+_MISQUOTED = Slip(0, "    return min(number)", "    return max(numbers)")
+SLIPPED = {
+    "visible": replace(DEMONSTRATIONS[Family.VISIBLE], slip=replace(_MISQUOTED, read=True)),
+    "shadow": replace(DEMONSTRATIONS[Family.SHADOW], slip=_MISQUOTED),
 }
 
 

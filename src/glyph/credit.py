@@ -7,18 +7,20 @@
       → any trainer
 
 A label sample is the branch's own ids up to the sampled label, then the label that the environment verified, then
-the closing tag. Labels are found in the bytes of the sampled ids, never by re-tokenising text and searching. What
-cannot be found is counted (`Miss`), never raised, and never trained in silence.
+the closing tag. Where the grammar has details, a label is all that stands between the tags. Labels are found in the
+bytes of the sampled ids, never by re-tokenising text and searching. What cannot be found is counted (`Miss`), never
+raised, and never trained in silence.
 """
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import accumulate
+from typing import TypeAlias
 
-from glyph.protocol import Label, find_prediction
+from glyph.protocol import Label, find_prediction, render_label
 from glyph.records import PredictionTarget, RolloutRecord
 
 CLOSING = "</PREDICTION>"
@@ -163,7 +165,7 @@ def credit_rollout(branches: Sequence[Branch], record: RolloutRecord, codec: Cod
         elif options.alpha > 0:
             index, turn = held[0]
             assert isinstance(turn, _Turn)
-            sample = _label_sample(branches[index], index, turn, target.verified_label, codec, options.alpha)
+            sample = _label_sample(branches[index], index, turn, target, codec, options.alpha)
             if len(sample.token_ids) > options.max_label_tokens:
                 misses[Miss.TOO_LONG] += 1
             else:
@@ -185,7 +187,7 @@ def _find_turn(branch: Branch, target: PredictionTarget, codec: Codec) -> _Turn 
     spans = find_prediction(text)
     if spans is None or target.label is None:
         return Miss.NO_SAMPLED_LABEL if target.label is None else Miss.NOT_FOUND
-    if text[slice(*spans.label)] != target.label.value:
+    if text[slice(*spans.label)] != render_label(target.label, target.detail):
         return Miss.NOT_FOUND
 
     def in_bytes(at: int) -> int:
@@ -238,7 +240,7 @@ def _branch_sample(
 
 
 def _label_sample(
-    branch: Branch, index: int, turn: _Turn, verified: Label, codec: Codec, alpha: float
+    branch: Branch, index: int, turn: _Turn, target: PredictionTarget, codec: Codec, alpha: float
 ) -> TrainingSample:
     """The branch's ids up to the label, then the verified label as it is tokenised there, then the closing tag.
 
@@ -246,13 +248,14 @@ def _label_sample(
     the label that both have: a token that spans the tag's end and the label's beginning is thereby replaced whole.
     """
     opening = turn.text[: turn.label[0]].decode("utf-8", "surrogateescape")
-    canonical = codec.encode(f"{opening}{verified.value}{CLOSING}")
+    verified = render_label(target.verified_label, target.verified_detail)
+    canonical = codec.encode(f"{opening}{verified}{CLOSING}")
     ends = list(accumulate((len(codec.token_bytes(i)) for i in canonical), initial=0))
     kept = max(i for i, offset in enumerate(turn.offsets) if offset <= turn.label[0] and offset in ends)
     tail_start = ends.index(turn.offsets[kept])
     tail = canonical[tail_start:]
     before = [i for segment in branch for i in segment.token_ids][: turn.start + kept]
-    label = (turn.label[0], turn.label[0] + len(verified.value))
+    label = (turn.label[0], turn.label[0] + len(verified.encode()))
     on_label = [ends[i] < label[1] and ends[i + 1] > label[0] for i in range(tail_start, tail_start + len(tail))]
     length = len(before) + len(tail)
     return TrainingSample(
@@ -261,7 +264,7 @@ def _label_sample(
         logprobs=(0.0,) * length,
         rl_weights=(0.0,) * length,
         ce_weights=(*(0.0 for _ in before), *(alpha if hit else 0.0 for hit in on_label)),
-        label=verified,
+        label=target.verified_label,
         branch=index,
         shared=len(before),
     )
@@ -298,6 +301,11 @@ def credit_group(
         tuple(replace(s, advantage=0.0 if s.label else reward - mean) for s in each.samples)
         for each, reward in zip(group, rewards, strict=True)
     ]
+
+
+CreditRule: TypeAlias = Callable[[Sequence[Credited], Sequence[float], CreditOptions], list[tuple[TrainingSample, ...]]]
+"""A complete group and its rewards → the samples of each rollout that train, with their advantages."""
+CREDIT_RULES: Mapping[str, CreditRule] = {"group_mean": credit_group}
 
 
 def weigh_labels(samples: Sequence[TrainingSample], options: CreditOptions) -> list[TrainingSample]:

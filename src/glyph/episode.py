@@ -35,6 +35,7 @@ from glyph.protocol import (
     Tool,
     parse_prediction_turn,
     parse_turn,
+    render_detail,
     render_result,
     render_test_result,
 )
@@ -161,13 +162,13 @@ class Episode:
         state, variant = self._state, self.rules.variant
         turn = self._parse_prediction_turn(text)
         if isinstance(turn, Breach):
-            yield from self._shadow_target(pending, Choice(turn.label, turn.decision))
+            yield from self._shadow_target(pending, Choice(turn.label, turn.decision, detail=turn.label_detail))
             self._breach(turn)
             return
         imposed = variant.decide(turn.decision, self._conversation())
         overridden = turn.decision is not None and imposed is not turn.decision
         affordable = self._affordable(Tool.PYTHON_TEST if imposed is Decision.KEEP else Tool.APPLY_PATCH)
-        choice = Choice(turn.label, turn.decision, imposed if affordable else None, overridden)
+        choice = Choice(turn.label, turn.decision, imposed if affordable else None, overridden, turn.detail)
         if imposed is Decision.KEEP and affordable and not self._tests_exhausted():
             yield from self._visible_test(turn.call.id, overridden)
             self._add_target(pending, choice, shadow=False)
@@ -206,9 +207,11 @@ class Episode:
         return self._call_breach(turn) or turn if isinstance(turn, Call) else turn
 
     def _parse_prediction_turn(self, text: str) -> Prediction | Breach:
-        turn = parse_prediction_turn(text, self.rules.variant.gated)
-        breach = self._call_breach(turn.call) if isinstance(turn, Prediction) else None
-        return replace(breach, label=turn.label, decision=turn.decision) if breach else turn
+        turn = parse_prediction_turn(text, self.rules.variant.gated, self.rules.variant.detail)
+        if isinstance(turn, Breach):
+            return turn
+        breach = self._call_breach(turn.call)
+        return replace(breach, label=turn.label, decision=turn.decision, label_detail=turn.detail) if breach else turn
 
     def _call_breach(self, call: Call) -> Breach | None:
         """Check a call against the rollout: the id is new, the paths stay in the workspace."""
@@ -287,6 +290,8 @@ class Episode:
             overridden=choice.overridden,
             shadow=shadow,
             failed_step=verdict.failed_step,
+            detail=choice.detail,
+            verified_detail=render_detail(self.rules.variant.detail, verdict.failed_assertion, verdict.observed),
         )
         self._state.targets.append(target)
 

@@ -73,6 +73,7 @@ class Choice:
     decision: Decision | None
     carried_out: Decision | None = None
     overridden: bool = False
+    detail: str | None = None
 
 
 @dataclass

@@ -34,6 +34,7 @@ SHIPPED = (
     "endpoint.py",
     "episode.py",
     "episode_state.py",
+    "plugins.py",
     "program.py",
     "protocol.py",
     "records.py",

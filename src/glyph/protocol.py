@@ -32,6 +32,13 @@ class Decision(str, Enum):
     REVISE = "REVISE"
 
 
+class Detail(str, Enum):
+    """What a prediction says besides ASSERTION_FAILURE in a grammar that asks for more than the outcome."""
+
+    INDEX = "index"  # the 1-based number of the first assertion that does not hold
+    VALUE = "value"  # that, and the value which the candidate gave there, where it is short
+
+
 class Arm(str, Enum):
     """The two agents. Arm A tests and reacts; Arm B predicts the outcome first."""
 
@@ -79,6 +86,7 @@ TOOL_ARGUMENTS = {
 }
 MAX_TURN_CHARACTERS = 1_000_000
 MAX_ID_CHARACTERS = 64
+MAX_VALUE_CHARACTERS = 60
 
 TEST_LINES = {
     Label.PASS: "tests passed",
@@ -105,27 +113,33 @@ class Final:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Arm B's turn after a successful patch. `decision` is None in the ungated grammar."""
+    """Arm B's turn after a successful patch. `decision` is None in the ungated grammar, `detail` where none is said."""
 
     label: Label
     decision: Decision | None
     call: Call
+    detail: str | None = None
 
 
 @dataclass(frozen=True)
 class Breach:
-    """A turn that broke the protocol. `label` and `decision` are what could still be read of a prediction turn."""
+    """A turn that broke the protocol. The last three are what could still be read of a prediction turn."""
 
     kind: BreachKind
     detail: str
     label: Label | None = None
     decision: Decision | None = None
+    label_detail: str | None = None
 
 
 _TOOL_NAMES = {tool.value for tool in Tool}
 _CALL = re.compile(r"CALL ([^\s{]+) (\{.*\})", re.DOTALL)
 _PREDICTION = re.compile(r"<PREDICTION>(.*)</PREDICTION>")
 _DECISION = re.compile(r"<DECISION>(.*)</DECISION>")
+_DETAILS = {
+    Detail.INDEX: re.compile(r"[1-9]\d{0,3}", re.ASCII),
+    Detail.VALUE: re.compile(rf"[1-9]\d{{0,3}}(?: (?! ).{{1,{MAX_VALUE_CHARACTERS}}}(?<! ))?", re.ASCII),
+}
 
 
 def parse_turn(text: str) -> Call | Final | Breach:
@@ -140,16 +154,17 @@ def parse_turn(text: str) -> Call | Final | Breach:
     return _parse_call(text)
 
 
-def parse_prediction_turn(text: str, gated: bool = True) -> Prediction | Breach:
+def parse_prediction_turn(text: str, gated: bool = True, level: Detail | None = None) -> Prediction | Breach:
     """Parse Arm B's turn while a candidate is pending: PREDICTION, DECISION (if `gated`), CALL, a line each.
 
-    The decision binds the tool: KEEP and the ungated grammar call python_test, REVISE calls apply_patch.
+    The decision binds the tool: KEEP and the ungated grammar call python_test, REVISE calls apply_patch. `level` is
+    the most that the prediction may say besides ASSERTION_FAILURE.
     """
     text, breach = _plain_text(text)
     if breach:
         return breach
     lines = text.split("\n")
-    label = read_label(lines[0])
+    label, label_detail = read_prediction(lines[0], level) or (None, None)
     decision = read_decision(lines[1]) if gated and len(lines) > 1 else None
     if label is None:
         fault = f"expected a <PREDICTION> line, got {_clip(lines[0])}"
@@ -157,21 +172,35 @@ def parse_prediction_turn(text: str, gated: bool = True) -> Prediction | Breach:
     if gated and decision is None:
         got = _clip(lines[1]) if len(lines) > 1 else "the end of the turn"
         kind = BreachKind.BAD_DECISION if len(lines) > 1 and "DECISION" in lines[1] else BreachKind.NOT_A_TURN
-        return Breach(kind, f"expected a <DECISION> line, got {got}", label)
+        return Breach(kind, f"expected a <DECISION> line, got {got}", label, None, label_detail)
     call = _parse_call("\n".join(lines[2 if gated else 1 :]))
     if isinstance(call, Breach):
-        return Breach(call.kind, call.detail, label, decision)
+        return Breach(call.kind, call.detail, label, decision, label_detail)
     wanted = Tool.APPLY_PATCH if decision is Decision.REVISE else Tool.PYTHON_TEST
     if call.tool is not wanted:
         said = decision.value if decision else "a prediction"
-        return Breach(BreachKind.WRONG_TOOL, f"{said} must call {wanted.value}, got {call.tool.value}", label, decision)
-    return Prediction(label, decision, call)
+        fault = f"{said} must call {wanted.value}, got {call.tool.value}"
+        return Breach(BreachKind.WRONG_TOOL, fault, label, decision, label_detail)
+    return Prediction(label, decision, call, label_detail)
+
+
+def read_prediction(line: str, level: Detail | None = None) -> tuple[Label, str | None] | None:
+    """The label of a PREDICTION line and its detail; None when the line is anything else (lower case included)."""
+    match = _PREDICTION.fullmatch(line)
+    said, space, detail = match[1].partition(" ") if match else ("", "", "")
+    if said not in Label.__members__:
+        return None
+    label = Label(said)
+    if not space:
+        return label, None
+    readable = level and label is Label.ASSERTION_FAILURE and detail.isprintable() and _DETAILS[level].fullmatch(detail)
+    return (label, detail) if readable else None
 
 
 def read_label(line: str) -> Label | None:
-    """The label of a PREDICTION line; None when the line is anything else (lower case and spaces included)."""
-    match = _PREDICTION.fullmatch(line)
-    return Label(match[1]) if match and match[1] in Label.__members__ else None
+    """The label of a PREDICTION line that says nothing else; None for any other line."""
+    said = read_prediction(line)
+    return said[0] if said else None
 
 
 def read_decision(line: str) -> Decision | None:
@@ -181,7 +210,10 @@ def read_decision(line: str) -> Decision | None:
 
 @dataclass(frozen=True)
 class PredictionSpans:
-    """Where the parts of a prediction turn stand: [start, end) in characters; None for a part that is not there."""
+    """Where the parts of a prediction turn stand: [start, end) in characters; None for a part that is not there.
+
+    `label` is the whole content of the tag, with the detail where there is one.
+    """
 
     label: tuple[int, int]
     decision: tuple[int, int] | None
@@ -189,12 +221,15 @@ class PredictionSpans:
 
 
 def find_prediction(text: str) -> PredictionSpans | None:
-    """Find label, decision line and call of a turn that begins with a valid PREDICTION line; None for any other."""
+    """Find label, decision line and call of a turn that begins with a valid PREDICTION line; None for any other.
+
+    The line may be of any grammar, the most detailed included.
+    """
     start = len(text) - len(text.lstrip())
     first, _, _ = text[start:].partition("\n")
-    if read_label(first.rstrip()) is None:
+    if read_prediction(first.rstrip(), Detail.VALUE) is None:
         return None
-    label = (start + len("<PREDICTION>"), start + first.index("</PREDICTION>"))
+    label = (start + len("<PREDICTION>"), start + first.rindex("</PREDICTION>"))
     at = start + len(first) + 1
     second, _, _ = text[at:].partition("\n")
     decision = (at, at + len(second.rstrip())) if read_decision(second.rstrip()) else None
@@ -212,10 +247,22 @@ def render_final(text: str) -> str:
 
 
 def render_prediction(prediction: Prediction) -> str:
-    lines = [f"<PREDICTION>{prediction.label.value}</PREDICTION>"]
+    lines = [f"<PREDICTION>{render_label(prediction.label, prediction.detail)}</PREDICTION>"]
     if prediction.decision:
         lines.append(f"<DECISION>{prediction.decision.value}</DECISION>")
     return "\n".join([*lines, render_call(prediction.call)])
+
+
+def render_label(label: Label, detail: str | None) -> str:
+    """What stands between the tags of a PREDICTION line."""
+    return label.value if detail is None else f"{label.value} {detail}"
+
+
+def render_detail(level: Detail | None, number: int | None, value: str | None) -> str | None:
+    """The detail of a failed assertion: its number, and at the level of values what it gave, where that is known."""
+    if level is None or number is None:
+        return None
+    return f"{number} {value}" if level is Detail.VALUE and value is not None else str(number)
 
 
 def render_result(call_id: str, success: bool, stdout: str = "", stderr: str = "", timed_out: bool = False) -> str:

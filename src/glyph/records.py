@@ -21,6 +21,9 @@ class Verdict:
 
     `phase` is compile, load or call; `origin` candidate or test; both None for PASS. `failed_step` is the
     0-based index of the test statement that failed, None when none was reached. `detail` is for people.
+    Of an assertion that did not hold, `failed_assertion` is its 1-based number among the assertions (setup lines do
+    not count), and `observed` the literal of the one value that it asked of the candidate, where that is short and
+    plain.
     """
 
     label: Label
@@ -33,6 +36,8 @@ class Verdict:
     detail: str = ""
     wall_seconds: float = 0.0
     cpu_seconds: float = 0.0
+    failed_assertion: int | None = None
+    observed: str | None = None
 
 
 @dataclass(frozen=True)
@@ -76,7 +81,8 @@ class PredictionTarget:
     forked, of which one holds the turn as sampled. `label` and `decision` are as sampled, None where the turn did not
     give one. `effective_decision` is what was carried out, None when nothing was. `overridden` says that a variant
     imposed another decision than the sampled one, carried out or not: the sampled decision and call earn no credit.
-    `shadow` says that the turn ran no visible test, so that its outcome was not shown.
+    `shadow` says that the turn ran no visible test, so that its outcome was not shown. `detail` is what was said
+    besides the label and `verified_detail` what was to be said, both None in the published grammar.
     """
 
     call_id: str
@@ -90,6 +96,8 @@ class PredictionTarget:
     overridden: bool = False
     shadow: bool = False
     failed_step: int | None = None
+    detail: str | None = None
+    verified_detail: str | None = None
 
 
 @dataclass(frozen=True)

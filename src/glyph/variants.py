@@ -1,6 +1,7 @@
 """Variants of an arm: small, named policies that the state machine asks. There is no second copy of the loop.
 
-A variant is written as text, or several joined by `+`. All but `test_budget` are of Arm B.
+A variant is written as text, or several joined by `+`. All but `test_budget` are of Arm B. A `module:attribute` is a
+variant of the user's own, an instance of `Variant` or of a subclass (docs/extending.md), and stands alone.
 
 - `standard`: the published behaviour.
 - `forced_keep`: a sampled REVISE is carried out as KEEP: its patch is discarded, python_test runs under its id.
@@ -11,14 +12,18 @@ A variant is written as text, or several joined by `+`. All but `test_budget` ar
 - `revise_feedback`: the result of a revising patch that applied also tells the outcome of the rejected candidate.
 - `test_budget(n=1,cost=4)`: at most n visible tests, each of which costs that many calls; a test beyond them is refused
   for one call.
+- `detailed_prediction(level=index)`: a prediction may say which assertion fails first (`ASSERTION_FAILURE 2`); with
+  `level=value` also what the candidate gives there (`ASSERTION_FAILURE 2 [1, 2]`). The verified label says it too.
 """
 
 import hashlib
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import Any, TypeAlias
 
-from glyph.protocol import Arm, Decision
+from glyph.plugins import is_reference, load
+from glyph.protocol import Arm, Decision, Detail
 
 
 class Gate(str, Enum):
@@ -35,7 +40,9 @@ class Variant:
     """How a rollout departs from the published environment.
 
     `rate` is the probability of REVISE under `random_gate` (the checkpoint's own rate). `tests` is the number of
-    visible tests allowed, None without a limit, and `test_cost` what each takes from the budget of calls.
+    visible tests allowed, None without a limit, and `test_cost` what each takes from the budget of calls. `detail`
+    is what a prediction says besides a failed assertion's label, None for nothing. `reference` is the name of a variant
+    of the user's own, set where it is loaded.
     """
 
     gate: Gate = Gate.SAMPLED
@@ -44,6 +51,8 @@ class Variant:
     revise_feedback: bool = False
     tests: int | None = None
     test_cost: int = 1
+    detail: Detail | None = None
+    reference: str = field(default="", kw_only=True)
 
     @property
     def gated(self) -> bool:
@@ -52,6 +61,9 @@ class Variant:
 
     @property
     def name(self) -> str:
+        """The text that `parse_variant` reads as this variant."""
+        if self.reference:
+            return self.reference
         parts = []
         if self.gate is Gate.RANDOM:
             parts.append(f"random_gate(rate={self.rate!r},seed={self.seed})")
@@ -61,6 +73,8 @@ class Variant:
             parts.append("revise_feedback")
         if self.tests is not None:
             parts.append(f"test_budget(n={self.tests},cost={self.test_cost})")
+        if self.detail is not None:
+            parts.append(f"detailed_prediction(level={self.detail.value})")
         return "+".join(parts) or "standard"
 
     def check(self, arm: Arm, budget: int) -> None:
@@ -69,15 +83,20 @@ class Variant:
         Raises:
             ValueError: a variant of predictions in Arm A, feedback without REVISE, or a test that no budget can pay.
         """
-        if arm is Arm.REACTIVE and (self.gate is not Gate.SAMPLED or self.revise_feedback):
-            raise ValueError(f"variant {self.name!r} is about Arm B's decisions; Arm A knows test_budget only")
+        decides = self.gate is not Gate.SAMPLED or type(self).decide is not Variant.decide
+        if arm is Arm.REACTIVE and (decides or self.revise_feedback or self.detail):
+            raise ValueError(f"variant {self.name!r} is about Arm B's predictions; Arm A knows test_budget only")
         if self.gate is Gate.UNGATED and self.revise_feedback:
             raise ValueError("variant revise_feedback needs a grammar with REVISE, ungated has none")
         if self.tests != 0 and self.test_cost > budget:
             raise ValueError(f"variant {self.name!r}: a test costs more than the whole budget of {budget}")
 
     def decide(self, sampled: Decision | None, conversation: str) -> Decision:
-        """The decision that is carried out. The coin of `random_gate` is keyed by its seed and the conversation."""
+        """The decision that is carried out. The coin of `random_gate` is keyed by its seed and the conversation.
+
+        `conversation` holds the contents of all messages, this turn's the last, joined by NUL. Sampled KEEP and another
+        decided: the test is withheld and a patch is due. Sampled REVISE and KEEP decided: the test runs instead.
+        """
         if self.gate in (Gate.FORCED_KEEP, Gate.UNGATED):
             return Decision.KEEP
         if self.gate is Gate.RANDOM:
@@ -88,14 +107,17 @@ class Variant:
 
 STANDARD = Variant()
 _PART = re.compile(r"([a-z_]+)(?:\(([^()]*)\))?")
-_PARAMETERS: dict[str, dict[str, type[int] | type[float]]] = {
+_Parameter: TypeAlias = int | float | Detail
+_PARAMETERS: dict[str, dict[str, type[_Parameter]]] = {
     "standard": {},
     "forced_keep": {},
     "ungated": {},
     "random_gate": {"rate": float, "seed": int},
     "revise_feedback": {},
     "test_budget": {"n": int, "cost": int},
+    "detailed_prediction": {"level": Detail},
 }
+_EXPECTED = {int: "an integer", float: "a number", Detail: " or ".join(Detail)}
 
 
 def parse_variant(text: str) -> Variant:
@@ -104,13 +126,15 @@ def parse_variant(text: str) -> Variant:
     Raises:
         ValueError: an unknown variant or parameter, or parts that contradict each other; says what is expected.
     """
+    if is_reference(text):
+        return _own(text)
     variant, seen = STANDARD, set()
     for part in text.replace(" ", "").split("+"):
         match = _PART.fullmatch(part)
         if not match:
             raise ValueError(f"variant {part!r}: expected name or name(key=value,…)")
         if match[1] not in _PARAMETERS:
-            raise ValueError(f"variant {match[1]!r}: expected one of {', '.join(_PARAMETERS)}")
+            raise ValueError(f"variant {match[1]!r}: expected one of {', '.join(_PARAMETERS)}, or module:attribute")
         if match[1] in seen:
             raise ValueError(f"variant {match[1]!r} stands twice in {text!r}")
         seen.add(match[1])
@@ -118,11 +142,21 @@ def parse_variant(text: str) -> Variant:
     return variant
 
 
-def _with_part(variant: Variant, name: str, given: dict[str, int | float]) -> Variant:
+def _own(reference: str) -> Variant:
+    """A variant of the user's own, which from here on has its reference as its name."""
+    variant: Variant = load(reference, {}, "variant", Variant)
+    if not variant.gated:  # metrics know a rollout without decisions by the name of its variant
+        raise ValueError(f"variant {reference!r}: one of your own must keep the DECISION line; without it is `ungated`")
+    return replace(variant, reference=reference)
+
+
+def _with_part(variant: Variant, name: str, given: dict[str, Any]) -> Variant:
     if name == "standard":
         return variant
     if name == "revise_feedback":
         return replace(variant, revise_feedback=True)
+    if name == "detailed_prediction":
+        return replace(variant, detail=given.get("level", Detail.INDEX))
     if name == "test_budget":
         tests, cost = int(given.get("n", 1)), int(given.get("cost", 1))
         if tests < 0 or cost < 1:
@@ -135,7 +169,7 @@ def _with_part(variant: Variant, name: str, given: dict[str, int | float]) -> Va
     return replace(variant, gate=Gate(name), rate=given.get("rate", 0.0), seed=int(given.get("seed", 0)))
 
 
-def _parameters(name: str, text: str) -> dict[str, int | float]:
+def _parameters(name: str, text: str) -> dict[str, _Parameter]:
     known, given = _PARAMETERS[name], {}
     for item in text.split(",") if text else ():
         key, _, value = item.partition("=")
@@ -144,7 +178,7 @@ def _parameters(name: str, text: str) -> dict[str, int | float]:
         try:
             given[key] = known[key](value)
         except ValueError:
-            raise ValueError(f"variant {name!r}: {key} must be {known[key].__name__}, got {value!r}") from None
+            raise ValueError(f"variant {name!r}: {key} must be {_EXPECTED[known[key]]}, got {value!r}") from None
     return given
 
 

@@ -1,4 +1,4 @@
-"""`glyph report`, `passk`, `compare` and `show`: trace files in, tables or JSON out.
+"""`glyph report`, `passk`, `compare` and `show`: trace files and run folders in, tables, JSON or a page out.
 
 Owns the command line of the analysis and nothing else: reading is `evaluation/traces.py`, numbers are
 `evaluation/`, forms are `report/`. Bad input is one line on stderr and exit code 2.
@@ -29,17 +29,22 @@ from glyph.evaluation.traces import (
     read_traces,
     trace_to_dict,
 )
-from glyph.report.data import REPORT_SCHEMA_VERSION, Column, Report, build_report, columns_of, rollouts_of
+from glyph.report.attached import attach_evaluations
+from glyph.report.data import REPORT_SCHEMA_VERSION, Column, Report, columns_of, rollouts_of
 from glyph.report.format import LEGEND, counted, format_metric
 from glyph.report.markdown import write_report
+from glyph.report.page import write_page
 from glyph.report.rollout import printable, render_rollout
+from glyph.report.runs import find_runs, has_traces, read_run
 from glyph.report.text import comparison_table, errors_phrase, make_console, metric_table, print_report, put
+from glyph.report.training import Content, build_content
 
 EXIT_NOTHING_SCORED = 1
 NO_MODEL = "no model was run: a script played demonstrations, and these figures are no result of a model"
 
 TracePath = Annotated[Path, typer.Argument(help="A trace file (.jsonl or .jsonl.gz), or the run folder that holds it.")]
-TracePaths = Annotated[list[Path], typer.Argument(help="Trace files or run folders, with all arms in them.")]
+RunPaths = Annotated[list[Path], typer.Argument(help="Runs of the engine, a folder of them, or trace files.")]
+OUTPUT_HELP = "Where report.html, report.md, report.json and figures/ go; beside training runs if not given."
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout and nothing else there.")]
 Lenient = Annotated[bool, typer.Option("--lenient", help="Skip bad lines; their numbers are reported.")]
 
@@ -53,28 +58,57 @@ def register(app: typer.Typer) -> None:
 
 
 def report(
-    traces: TracePaths,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write report.md and report.json.")] = None,
-    title: Annotated[str, typer.Option(help="The report's title.")] = "Rollouts",
+    traces: RunPaths,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help=OUTPUT_HELP)] = None,
+    title: Annotated[str | None, typer.Option(help="The report's title.")] = None,
     lenient: Lenient = False,
     as_json: Json = False,
 ) -> None:
-    """Every metric with n and 95% interval, one column for each arm of each file."""
+    """Every metric with n and 95% interval; learning curves and paired tests of training runs; an HTML page."""
     with _one_line_errors():
         if output is not None and output.is_file():
             raise TraceError(f"--output must be a folder, {output} is a file")
-        files = [read_traces(path, lenient) for given in traces for path in arm_folders(given) or [given]]
-        content = build_report(files, title, run_facts(files))
-        written = write_report(content, output) if output is not None else ()
+        folders = [folder for given in traces for folder in find_runs(given)]
+        plain = [path for given in traces for path in _trace_places(given)]
+        read = [read_traces(path, lenient) for given in plain for path in arm_folders(given) or [given]]
+        runs, files = attach_evaluations([read_run(folder) for folder in folders], read)
+        title = title if title is not None else "Training runs" if runs else "Rollouts"
+        content = build_content(runs, files, title, run_facts(files), lenient)
+        output = output or _default_output(folders)
+        written = _write(content, output) if output is not None else ()
     if as_json:
-        _print_json(content.to_dict())
+        _print_json(content.report.to_dict())
     else:
-        print_report(content, make_console())
+        print_report(content.report, make_console())
     for path in written:
         typer.echo(f"wrote {path}", err=as_json)
-    shown = next((column for column in content.columns if column.example), content.columns[0])
-    _next(as_json, "show", shown.source, "--task", (shown.example and shown.example.task_id) or "TASK")
-    _refuse_all_errors(content)
+    for shown in sorted(content.shown, key=lambda column: column.example is None)[:1]:
+        _next(as_json, "show", shown.source, "--task", (shown.example and shown.example.task_id) or "TASK")
+    if content.report.columns:
+        _refuse_all_errors(content.report)
+
+
+def _trace_places(given: Path) -> list[Path]:
+    """Where to read traces: what was given, unless it is a run or a folder of runs; there, beside the runs."""
+    runs = find_runs(given)
+    if not runs:
+        return [given]
+    return [] if runs == [given] else [child for child in sorted(given.iterdir()) if has_traces(child)]
+
+
+def _default_output(folders: list[Path]) -> Path | None:
+    """Beside what was read: in the one run, or next to several; None for trace files, which are only printed."""
+    if not folders:
+        return None
+    parents = {folder.resolve().parent for folder in folders}
+    if len(folders) > 1 and len(parents) > 1:
+        raise TraceError("these runs lie in different folders; say where the report goes with --output")
+    return (folders[0] if len(folders) == 1 else folders[0].parent) / "report"
+
+
+def _write(content: Content, output: Path) -> tuple[Path, ...]:
+    page, *figures = write_page(content, output)
+    return page, *write_report(content.report, output), *([figures[0].parent] if figures else [])
 
 
 def _refuse_all_errors(content: Report) -> None:

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import NoReturn, TypeVar
 
 import typer
@@ -28,14 +28,6 @@ def progress(items: Iterable[T], what: str, total: int | None = None) -> Iterato
     """Show a bar with count, rate and ETA on a terminal; without one, a line now and then and one at the end."""
     with _Display(what, total) as display:
         for item in items:
-            display.advance()
-            yield item
-
-
-async def progress_async(items: AsyncIterator[T], what: str, total: int | None = None) -> AsyncIterator[T]:
-    """`progress` for an asynchronous iterator."""
-    with _Display(what, total) as display:
-        async for item in items:
             display.advance()
             yield item
 

@@ -54,7 +54,7 @@ def serve(
     max_rows: Annotated[int, typer.Option(help="sequences generated at once", min=1)] = 16,
 ) -> None:
     """Serve a model over the OpenAI chat route and the token endpoint, on the CPU or one GPU."""
-    from glyph.local.server import serve as run_server
+    from glyph.local.serving.server import serve as run_server
 
     try:
         run_server(model, host, port, served_name=name, device=device, max_model_len=max_model_len, max_rows=max_rows)
@@ -67,7 +67,7 @@ def parity(
 ) -> None:
     """Check that chat template, renderer and incremental prompts give the same ids over a two-recovery rollout."""
     from glyph.chat import ParityError, TokenizerError, check_parity
-    from glyph.local.loading import load_tokenizer
+    from glyph.local.inference.loading import load_tokenizer
     from glyph.protocol import Arm
     from glyph.tasks.demonstrations import sample_conversation
 

@@ -3,7 +3,6 @@
 A run folder holds `manifest.json` and `arm_{a,b}/traces.jsonl`. An interrupted run goes on with `--resume`.
 """
 
-import asyncio
 import json
 import shlex
 import time
@@ -15,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from glyph.commands.console import fail, progress_async, say
+from glyph.commands.console import fail, progress, say
 from glyph.episode import Rules
 from glyph.evaluation.traces import DEMONSTRATIONS, Trace, TraceError, local_trace_line, read_traces, write_traces
 from glyph.executor import Executor, ExecutorError
@@ -115,7 +114,7 @@ def _run(plan: RolloutPlan, output: Path, prompts: Path, resume: bool) -> None:
     _check_claim(output, plan, wording, resume)
     with ExitStack() as stack:
         executor = stack.enter_context(Executor(workers=4))
-        engine = _load_engine(plan, stack) if plan.model != DEMONSTRATIONS else None
+        engine = _load_engine(plan) if plan.model != DEMONSTRATIONS else None
         if not resume:  # only now: a start that fails leaves nothing behind
             _write_manifest(output, plan, wording, {}, None)
         for each in rules:
@@ -157,16 +156,16 @@ def _check_claim(output: Path, plan: RolloutPlan, wording: Wording, resume: bool
         raise ValueError(f"{output}: the run began with another plan: {'; '.join(changed)}")
 
 
-def _load_engine(plan: RolloutPlan, stack: ExitStack) -> tuple[Any, Any]:
+def _load_engine(plan: RolloutPlan) -> tuple[Any, Any]:
     """The generate core and the prepared tokenizer."""
-    from glyph.local.generation import GenerationEngine
-    from glyph.local.loading import load_tokenizer, require_device
+    from glyph.local.inference.engine import EngineCore
+    from glyph.local.inference.loading import load_model, load_tokenizer, require_device
 
     require_device(plan.device)
     tokenizer = load_tokenizer(plan.model)
     say(f"loading {plan.model}")
-    limits = {"max_model_len": plan.max_context_tokens, "max_rows": plan.concurrency}
-    return stack.enter_context(GenerationEngine.load(plan.model, plan.device, **limits)), tokenizer
+    limits: dict[str, Any] = {"max_model_len": plan.max_context_tokens, "max_rows": plan.concurrency}
+    return EngineCore(load_model(plan.model, plan.device), **limits), tokenizer
 
 
 def _play_arm(
@@ -178,7 +177,7 @@ def _play_arm(
     engine: tuple[Any, Any] | None,
     path: Path,
 ) -> None:
-    from glyph.local.collector import Assignment, Collector
+    from glyph.local.rollouts.collector import Assignment, Collector
 
     done = {trace.id for trace in _finished(path)}
     assignments = [Assignment(task, plan.split, i) for task in tasks for i in range(plan.samples)]
@@ -188,13 +187,10 @@ def _play_arm(
     collector = Collector(policy, executor, rules, wording, plan.model, plan.concurrency, shots)
     path.parent.mkdir(parents=True, exist_ok=True)
 
-    async def collect() -> None:
-        with path.open("a", encoding="utf-8") as file:
-            async for trace in progress_async(collector.collect(left), f"arm {rules.arm.value} rollouts", len(left)):
-                file.write(local_trace_line(trace))
-                file.flush()
-
-    asyncio.run(collect())
+    with path.open("a", encoding="utf-8") as file:
+        for played in progress(collector.collect(left), f"arm {rules.arm.value} rollouts", len(left)):
+            file.write(local_trace_line(played.trace))
+            file.flush()
 
 
 def _shots(data: Path, arm: Arm, count: int) -> list[list[dict[str, str]]]:
@@ -226,8 +222,8 @@ def _finished(path: Path) -> Iterable[Trace]:
 
 
 def _engine_policy(plan: RolloutPlan, engine: Any, tokenizer: Any) -> Any:
-    from glyph.local.policy import EnginePolicy
-    from glyph.local.sampling import SamplingParams
+    from glyph.local.inference.sampling import SamplingParams
+    from glyph.local.rollouts.policy import EnginePolicy
 
     sampling = SamplingParams(plan.temperature, plan.top_k, plan.top_p, plan.max_completion_tokens)
     return EnginePolicy(engine, tokenizer, sampling, plan.seed)
@@ -235,7 +231,7 @@ def _engine_policy(plan: RolloutPlan, engine: Any, tokenizer: Any) -> Any:
 
 def _demonstration_policy(tasks: list[CodeTask], arm: Arm, wording: Wording, executor: Executor) -> Any:
     """Demonstrations of every family, in the proportions of the SFT traces as far as so few tasks allow."""
-    from glyph.local.policy import DemonstrationPolicy
+    from glyph.local.rollouts.policy import DemonstrationPolicy
     from glyph.tasks.demonstrations import FAULT_LIMITS, Family, plan_demonstrations
 
     few = len(tasks) // 8

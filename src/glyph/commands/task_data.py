@@ -15,6 +15,7 @@ from glyph.tasks.demonstrations import FAULT_LIMITS
 from glyph.tasks.preparation import check_expected, plan, record_digests, write_data
 from glyph.tasks.prompts import DEFAULT_PROMPTS, load_wording
 from glyph.tasks.validation import Check, DataFolder, check_tokens, read_folder, validate
+from glyph.variants import parse_variant
 
 NO_SOURCE = 3
 WORKERS = 2
@@ -27,20 +28,28 @@ def register(app: typer.Typer) -> None:
 
 
 def prepare_data(
-    tasks: Annotated[str, typer.Option(help="task set: mbpp or mini")] = "mbpp",
+    tasks: Annotated[
+        str, typer.Option(help="task set: mbpp, mini, or module:function for one of your own (docs/extending.md)")
+    ] = "mbpp",
     source: Annotated[
-        Path | None, typer.Option(help="a copy of MBPP (JSON lines or parquet); default: $MBPP_SOURCE, else the hub")
+        Path | None,
+        typer.Option(
+            help="a copy of MBPP (JSON lines or parquet); default: $MBPP_SOURCE, else the hub; a task set of your own"
+            " gets it as it is"
+        ),
     ] = None,
     output: Annotated[Path, typer.Option(help="the data folder to write")] = Path("data"),
     prompts: Annotated[Path, typer.Option(help="the wording")] = DEFAULT_PROMPTS,
+    variant: Annotated[
+        str, typer.Option(help="the grammar of Arm B's SFT traces: standard or detailed_prediction(level=index|value)")
+    ] = "standard",
     record: Annotated[
         bool, typer.Option("--record-digests", help="make the result the committed one for its wording")
     ] = False,
 ) -> None:
     """Write the task files and SFT traces of both arms, and a manifest. Exit 2: bad input; 3: no MBPP to be had."""
-    if tasks == "mini" and source is not None:
-        fail("data.prepare: --source is a copy of MBPP; the mini tasks are generated")
-    copy = source or (Path(os.environ["MBPP_SOURCE"]) if os.environ.get("MBPP_SOURCE") else None)
+    if tasks == "mbpp" and source is None and os.environ.get("MBPP_SOURCE"):
+        source = Path(os.environ["MBPP_SOURCE"])
     try:
         wording = load_wording(prompts)
         output.mkdir(parents=True, exist_ok=True)  # fail before the work where it cannot be written
@@ -49,7 +58,8 @@ def prepare_data(
             def run(code: str, tests: str) -> Verdict:
                 return executor.run(code, tests, FAULT_LIMITS)
 
-            prepared = plan(tasks, copy, run, lambda plans: progress(plans, "demonstrations", 212))
+            shown = parse_variant(variant)
+            prepared = plan(tasks, source, run, lambda plans, n: progress(plans, "demonstrations", n), shown)
             manifest = write_data(prepared, output, wording, run)
         if record:
             record_digests(manifest)
@@ -86,7 +96,7 @@ def validate_data(
 
 
 def _load_tokenizer(name: str) -> Any:
-    from glyph.local.loading import load_tokenizer
+    from glyph.local.inference.loading import load_tokenizer
 
     return load_tokenizer(name)
 

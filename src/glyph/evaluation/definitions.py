@@ -180,6 +180,15 @@ def _prediction() -> list[Definition]:
             over_targets(lambda t: t.label is t.published_label), exposure=Exposure.COUNTS,
         ),
         Definition(
+            "prediction_detail_accuracy", "accuracy of details", section, "share",
+            "of those, label and detail were said as verified", "targets with a verified detail",
+            over_targets(
+                lambda t: t.label is t.verified_label and t.detail == t.verified_detail,
+                lambda t: t.verified_detail is not None,
+            ),
+            exposure=Exposure.COUNTS,
+        ),
+        Definition(
             "malformed_predictions", "targets without a label", section, "share", "targets with no readable label",
             "prediction targets", over_targets(lambda t: t.label is None), exposure=Exposure.COUNTS,
         ),

@@ -164,11 +164,12 @@ class Evaluator:
     """Evaluates one asserted expression.
 
     `ask` gets a leaf's value from the candidate's process; `known` has, by source, the values of the leaves that
-    need no candidate.
+    need no candidate. `given` collects the values of the others, in the order in which they were asked for.
     """
 
     def __init__(self, ask: Callable[[str], Encoded], known: dict[str, Encoded]) -> None:
         self._ask, self._known = ask, known
+        self.given: list[Encoded] = []
 
     def holds(self, node: Node) -> bool:
         """Whether the expression is true.
@@ -184,7 +185,10 @@ class Evaluator:
             return node.value
         if kind == "leaf":
             asked = self._ask(node.value)
-            return self._known.get(node.value, asked)
+            if node.value in self._known:
+                return self._known[node.value]
+            self.given.append(asked)
+            return asked
         if kind in ("and", "or"):
             return self._first(node.parts, until=kind == "or")
         if kind == "compare":

@@ -15,7 +15,7 @@ from glyph.executor.assertions import Evaluator, Step, TestCodeError, TestFailur
 from glyph.executor.rules import classify_ending, classify_exception, published_rule
 from glyph.executor.sandbox import Conversation, ExecutorError, Limits, Zygote
 from glyph.executor.values import OPAQUE, Encoded
-from glyph.protocol import Label
+from glyph.protocol import MAX_VALUE_CHARACTERS, Label
 from glyph.records import Verdict
 
 AFTERWORD_SECONDS = 0.5
@@ -118,14 +118,18 @@ def run_test(zygote: Zygote, source: bytes, steps: tuple[Step, ...], known: Know
 
 def _judge(test: _Test, source: bytes, steps: tuple[Step, ...], known: KnownValues) -> Verdict:
     """Ask one question at a time; the first failing step decides."""
+    assertions = 0
     try:
         test.load(source)
         for step in steps:
             test.step = step.index
             if step.condition is None:
                 test.ask("exec", step.source)
-            elif not Evaluator(_asker(test), known.get(step.index, {})).holds(step.condition):
-                return _failure(step)
+                continue
+            assertions += 1
+            evaluator = Evaluator(_asker(test), known.get(step.index, {}))
+            if not evaluator.holds(step.condition):
+                return _failure(step, assertions, evaluator.given)
     except _Raised as raised:
         return _exception(raised, test.step)
     except TestFailure as failure:
@@ -145,7 +149,8 @@ def _asker(test: _Test) -> Callable[[str], Encoded]:
     return lambda code: test.ask("eval", code)
 
 
-def _failure(step: Step) -> Verdict:
+def _failure(step: Step, number: int, given: list[Encoded]) -> Verdict:
+    """`given` are the values that the assertion asked of the candidate: of several, none says why it failed."""
     return Verdict(
         Label.ASSERTION_FAILURE,
         Label.ASSERTION_FAILURE,
@@ -154,6 +159,8 @@ def _failure(step: Step) -> Verdict:
         origin="test",
         failed_step=step.index,
         detail=f"does not hold: {step.source[:200]}",
+        failed_assertion=number,
+        observed=values.literal(given[0], MAX_VALUE_CHARACTERS) if len(given) == 1 else None,
     )
 
 

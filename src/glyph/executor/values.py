@@ -253,6 +253,15 @@ def to_python(value: Encoded) -> Any:
     raise ValueError("this value has no plain Python form")
 
 
+def literal(value: Encoded, limit: int) -> str | None:
+    """The value as Python writes it; None where it has no plain form or takes more than `limit` characters."""
+    try:
+        text = repr(to_python(value))
+    except ValueError:  # also an integer of thousands of digits
+        return None
+    return text if len(text) <= limit else None
+
+
 def well_formed(value: Any) -> bool:
     """Whether something that came over the wire is an encoding at all (the candidate may have written it)."""
     return _well_formed(value, 0, [MAX_NODES])

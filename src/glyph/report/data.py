@@ -1,7 +1,7 @@
 """The content of a report, before it has a form: columns of metrics, comparisons, one example rollout a column.
 
-In: trace files. Out: a `Report`, which the terminal tables, `report.json` and `report.md` (and a page, later) all
-print. No metric is computed here: that is `evaluation/`.
+In: trace files. Out: a `Report`, which the terminal tables, `report.json`, `report.md` and the page all print.
+No metric is computed here: that is `evaluation/`. What is made of training runs is `training.py`.
 """
 
 from collections import Counter
@@ -27,6 +27,7 @@ MAX_ERROR_LENGTH = 300
 class Column:
     """The rollouts of one arm in one file, and their metrics. `errors` rollouts are in no denominator.
 
+    A column of several seeds pools their files: `source` is the first, `more_sources` the others.
     `commonest_error` is the text that most of those errors share, on one line, and how many do; None without errors.
     """
 
@@ -45,11 +46,13 @@ class Column:
     confusion: ConfusionMatrix
     confusion_published: ConfusionMatrix
     example: Trace | None
+    more_sources: tuple[Path, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         return {
             "name": self.name,
             "source": str(self.source),
+            "more_sources": [str(path) for path in self.more_sources],
             "arm": self.arm,
             "variants": self.variants,
             "splits": self.splits,
@@ -67,19 +70,27 @@ class Column:
 
 @dataclass(frozen=True)
 class Report:
-    """`holm_p` are the exact McNemar p values of `comparisons`, corrected over that family; by "first vs second"."""
+    """`holm_p` are the exact McNemar p values of `comparisons`, corrected over that family; by "first vs second".
+
+    `training` is what `training.py` adds for runs of the engine, for the JSON form. `notes` are what a reader has to
+    know of the files.
+    """
 
     title: str
     columns: tuple[Column, ...]
     comparisons: tuple[Comparison, ...] = ()
     holm_p: dict[str, float] = field(default_factory=dict)
     manifest: Mapping[str, Any] = field(default_factory=dict)
+    training: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         return {
             "schema_version": REPORT_SCHEMA_VERSION,
             "title": self.title,
             "manifest": dict(self.manifest),
+            "notes": self.notes,
+            **({"training": dict(self.training)} if self.training else {}),
             "columns": [column.to_dict() for column in self.columns],
             "comparisons": [comparison.to_dict() for comparison in self.comparisons],
             "holm_p": self.holm_p,
@@ -106,17 +117,21 @@ def columns_of(file: TraceFile) -> list[Column]:
     """One column an arm. An error that does not tell its arm belongs to the first."""
     named = sorted({trace.arm for trace in file.traces if trace.arm is not None})
     arms: list[str | None] = [*named] if named else [None]
-    return [
-        _column(file, arm, [trace for trace in file.traces if trace.arm == arm or (trace.arm is None and not index)])
-        for index, arm in enumerate(arms)
-    ]
+    columns = []
+    for index, arm in enumerate(arms):
+        traces = [trace for trace in file.traces if trace.arm == arm or (trace.arm is None and not index)]
+        columns.append(make_column(arm_title(arm), (file.path,), arm, traces, file.skipped))
+    return columns
 
 
-def _column(file: TraceFile, arm: str | None, traces: list[Trace]) -> Column:
+def make_column(
+    name: str, sources: Sequence[Path], arm: str | None, traces: Sequence[Trace], skipped: tuple[BadLine, ...] = ()
+) -> Column:
+    """Measure the rollouts of one arm, pooled over one or several files."""
     rollouts = rollouts_of(traces)
     return Column(
-        name=arm_title(arm),
-        source=file.path,
+        name=name,
+        source=sources[0],
         arm=arm,
         variants=tuple(sorted({rollout.record.variant for rollout in rollouts})),
         splits=tuple(sorted({trace.split for trace in traces if trace.split})),
@@ -125,11 +140,12 @@ def _column(file: TraceFile, arm: str | None, traces: list[Trace]) -> Column:
         rollouts=rollouts,
         errors=sum(trace.error is not None for trace in traces),
         commonest_error=_commonest_error(traces),
-        skipped=file.skipped,
+        skipped=skipped,
         metrics=compute_all(rollouts),
         confusion=confusion(rollouts),
         confusion_published=confusion(rollouts, published=True),
         example=choose_example(traces),
+        more_sources=tuple(sources[1:]),
     )
 
 
@@ -150,11 +166,12 @@ def arm_title(arm: str | None) -> str:
 
 
 def _distinct_names(columns: Sequence[Column]) -> list[str]:
-    """Arm names alone where they differ; with the variant, then with the file, where they do not."""
+    """Arm names alone where they differ; with the variant, the folder, the file where they do not."""
     plain = [column.name for column in columns]
     varied = [f"{column.name} {'+'.join(column.variants)}".strip() for column in columns]
+    placed = [f"{column.name} {column.source.resolve().parent.name}" for column in columns]
     filed = [f"{column.name} {column.source.parent.name}/{column.source.name}" for column in columns]
-    for names in (plain, varied, filed):
+    for names in (plain, varied, placed, filed):
         if len(set(names)) == len(names):
             return names
     return [f"{name} ({index})" for index, name in enumerate(filed, 1)]

@@ -4,7 +4,7 @@ from glyph.evaluation.metrics import Metric
 from glyph.evaluation.statistics import Interval
 
 UNDEFINED = "–"
-MARKS = {"wilson": "", "wilson-over-tasks": "‡", "cluster-bootstrap": "†", "paired-bootstrap": "†"}
+MARKS = {"wilson": "", "wilson-over-tasks": "‡", "cluster-bootstrap": "†", "paired-bootstrap": "†", "t-over-seeds": "§"}
 LEGEND = (
     "value [95% interval] n = the denominator; – undefined. "
     "Intervals: Wilson; † bootstrap over tasks; ‡ Wilson with one trial a task."

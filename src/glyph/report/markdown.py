@@ -1,4 +1,4 @@
-"""The report as files: `report.md` for people and `report.json` for programs. The HTML page comes beside them."""
+"""The report as files: `report.md` for people and `report.json` for programs. The HTML page is `page.py`."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -9,7 +9,7 @@ from glyph.evaluation.metrics import ConfusionMatrix
 from glyph.files import write_atomically
 from glyph.report.data import Report
 from glyph.report.format import LEGEND, format_metric
-from glyph.report.rollout import render_rollout
+from glyph.report.rollout import printable, render_rollout
 from glyph.report.text import comparison_rows, metric_sections, provenance_lines
 
 
@@ -25,6 +25,7 @@ def render_markdown(report: Report) -> str:
     names = [column.name for column in report.columns]
     lines = [f"# {report.title}", "", "## What ran", ""]
     lines += [f"- {_escape(line)}" for line in provenance_lines(report.columns)]
+    lines += [f"- note: {_escape(note)}" for note in report.notes]
     lines += [f"- {name}: {_escape(_fact(value))}" for name, value in report.manifest.items()]
     lines += ["", LEGEND, "Rollouts ended by an environment fault are in no denominator."]
     for section, rows in metric_sections(report.columns):
@@ -41,7 +42,7 @@ def render_markdown(report: Report) -> str:
     for column in report.columns:
         if column.example:
             lines += ["", f"## One rollout of {column.name}", "", *_fenced(render_rollout(column.example))]
-    return "\n".join(lines) + "\n"
+    return printable("\n".join(lines) + "\n")
 
 
 def _confusion(matrix: ConfusionMatrix) -> list[str]:

@@ -34,9 +34,11 @@ def put(content: RenderableType, console: Console) -> None:
 
 
 def print_report(report: Report, console: Console) -> None:
-    put(Text(report.title, style="bold"), console)
+    put(Text(printable(report.title), style="bold"), console)
     for line in provenance_lines(report.columns):
         put(Text(line), console)
+    for note in report.notes:
+        put(Text(printable(f"note: {note}")), console)
     if "note" in report.manifest:
         put(Text(f"NOTE: {report.manifest['note']}", style="bold"), console)
     put(Text(LEGEND), console)
@@ -57,9 +59,11 @@ def provenance_lines(columns: Sequence[Column]) -> list[str]:
     lines = []
     for column in columns:
         facts = [*column.variants, *column.splits, *column.models]
+        more = f" and {counted(len(column.more_sources), 'more file')}" if column.more_sources else ""
         lines.append(
-            f"{column.name}: {column.source} ({', '.join(facts) or 'no record'}): {counted(column.tasks, 'task')}, "
-            f"{counted(len(column.rollouts), 'rollout')} scored; {errors_phrase(column)}"
+            f"{column.name}: {column.source}{more} ({', '.join(facts) or 'no record'}): "
+            f"{counted(column.tasks, 'task')}, {counted(len(column.rollouts), 'rollout')} scored; "
+            f"{errors_phrase(column)}"
         )
     for source, skipped in {column.source: column.skipped for column in columns}.items():
         if skipped:

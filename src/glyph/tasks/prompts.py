@@ -15,17 +15,22 @@ from glyph.versions import CONFIGS
 from glyph.workspace import PLACEHOLDER
 
 DEFAULT_PROMPTS = CONFIGS / "prompts.toml"
+DETAIL_PROMPTS = CONFIGS / "prompts_detail.toml"
 _SHAPE = {
     "system": ("a", "b", "b_ungated"),
     "variant": ("test_budget", "revise_feedback", "random_gate"),
     "task": ("user",),
     "demonstration": ("call_id", "final"),
+    "detail": ("index", "value"),
 }
 
 
 @dataclass(frozen=True)
 class Wording:
-    """The texts of the prompts by section and name, and the SHA-256 of the file that they come from."""
+    """The texts of the prompts by section and name, and the SHA-256 of the file that they come from.
+
+    The section `detail` comes from `prompts_detail.toml` where the file has none.
+    """
 
     texts: dict[str, dict[str, str]]
     digest: str
@@ -41,6 +46,8 @@ class Wording:
             parts.append(extra["revise_feedback"])
         if variant.gate is Gate.RANDOM:
             parts.append(extra["random_gate"])
+        if variant.detail is not None:
+            parts.append(self.texts["detail"][variant.detail.value])
         return _fill(" ".join(parts), budget=budget)
 
     def user(self, task: CodeTask) -> str:
@@ -61,7 +68,7 @@ def load_wording(path: Path = DEFAULT_PROMPTS) -> Wording:
     """
     try:
         raw = path.read_bytes()
-        texts: dict[str, Any] = tomllib.loads(raw.decode())
+        texts: dict[str, Any] = {**tomllib.loads(DETAIL_PROMPTS.read_text("utf-8")), **tomllib.loads(raw.decode())}
     except (OSError, ValueError) as error:
         raise ValueError(f"{path}: cannot read the prompts: {error}; see configs/prompts.toml for the form") from error
     for section, names in _SHAPE.items():

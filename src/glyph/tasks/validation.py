@@ -13,12 +13,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from glyph.protocol import Arm, Decision, Label
+from glyph.plugins import is_reference
+from glyph.protocol import (
+    Arm,
+    Call,
+    Decision,
+    Detail,
+    Label,
+    Prediction,
+    Tool,
+    parse_prediction_turn,
+    parse_turn,
+    render_label,
+)
 from glyph.records import SCHEMA_VERSION, RolloutRecord
-from glyph.tasks.demonstrations import PUBLISHED_COUNTS, Family, Run, play_turns
+from glyph.tasks.demonstrations import COMPOSITIONS, FORESEEN, Family, Run, play_turns
 from glyph.tasks.preparation import TASK_SPLITS
 from glyph.tasks.prompts import DEFAULT_PROMPTS, Wording
 from glyph.tasks.task import CodeTask
+from glyph.variants import STANDARD, Variant, parse_variant
 from glyph.workspace import PLACEHOLDER
 
 Row = dict[str, Any]
@@ -26,6 +39,7 @@ MAX_TRACE_TOKENS = 1280
 TRACE_FIELDS = ("messages", "family", "states")
 _TEXT_FIELDS = ("task_id", "arm", "split", "text", "test_code", "gold")
 _LISTS = {"messages": ("role", "content"), "states": ("source", "label")}
+_SLIP = {"step": int, "find": str, "replace": str, "read": bool}  # what a row's "slip", where it has one, holds
 
 
 @dataclass(frozen=True)
@@ -117,6 +131,8 @@ def _row(line: bytes, where: str, extra: Sequence[str]) -> Row:
         fault = f"no {', '.join(missing)}" if missing else f"schema_version {row.get('schema_version')!r}"
         raise ValueError(f"{where}: {fault}; run python -m data.prepare")
     wrong = [name for name in (*_TEXT_FIELDS, *extra) if not _is_well_formed(name, row[name])]
+    if "slip" in row and not _is_slip(row["slip"]):
+        wrong.append("slip")
     if wrong:
         raise ValueError(f"{where}: {', '.join(wrong)} not of the form that data.prepare writes; run it again")
     return row
@@ -134,8 +150,23 @@ def _is_well_formed(name: str, value: Any) -> bool:
     )
 
 
+def _is_slip(value: Any) -> bool:
+    return isinstance(value, dict) and {name: type(item) for name, item in value.items()} == _SLIP
+
+
 def task_of(row: Row) -> CodeTask:
     return CodeTask(row["task_id"], row["text"], row["test_code"], row["gold"])
+
+
+def read_tasks(folder: Path, arm: Arm, split: str) -> list[CodeTask]:
+    """The tasks of an arm's split, in file order.
+
+    Raises:
+        ValueError: an unknown split, or a file or field that is missing; says where and how to mend it.
+    """
+    if split not in TASK_SPLITS:
+        raise ValueError(f"split {split!r}: expected one of {', '.join(TASK_SPLITS)}")
+    return [task_of(row) for row in read_rows(folder, f"arm_{arm.value}_{split}.jsonl", ("system", "prompt"))]
 
 
 def validate(
@@ -175,17 +206,33 @@ def _digests(data: DataFolder, wording: Wording) -> Check:
 
 
 def _composition(data: DataFolder) -> Check:
-    wanted, faults = {family.value: n for family, n in PUBLISHED_COUNTS.items()}, []
+    faults: list[str] = []
     for arm, rows in data.traces.items():
-        found = dict(collections.Counter(row["family"] for row in rows))
-        if found != wanted:
-            faults.append(f"arm {arm.value}: {found}, expected {wanted}")
+        faults += [f"arm {arm.value}: {fault}" for fault in _miscounts(data.manifest, rows)]
         faults += [
             f"arm {arm.value}, task {row['task_id']}: does not end with FINAL"
             for row in rows
             if not row["messages"][-1]["content"].startswith("FINAL:")
         ]
     return Check("composition of the SFT traces", sum(map(len, data.traces.values())), tuple(faults))
+
+
+def _miscounts(manifest: Row, rows: list[Row]) -> Iterator[str]:
+    """Where the traces of an arm are not the task set's families and slips; of the user's own, the manifest's."""
+    task_set = manifest.get("task_set")
+    if task_set in COMPOSITIONS:
+        of = COMPOSITIONS[task_set]
+        families, slips = ({family.value: n for family, n in each.items()} for each in (of.families, of.slips))
+    elif isinstance(task_set, str) and is_reference(task_set):
+        families, slips = manifest.get("families", {}), manifest.get("slips", {})
+    else:
+        yield f"task set {task_set!r}, expected one of {', '.join(COMPOSITIONS)}, or module:function"
+        return
+    slipping = [row for row in rows if "slip" in row]
+    for what, wanted, chosen in (("", families, rows), (" with a slip", slips, slipping)):
+        found = dict(collections.Counter(row["family"] for row in chosen))
+        if found != wanted:
+            yield f"{found}{what}, expected {wanted}"
 
 
 def _disjoint(data: DataFolder) -> Check:
@@ -218,10 +265,10 @@ def _in_place(data: DataFolder) -> Check:
 
 
 def _matched(data: DataFolder) -> Check:
-    faults, shared = [], ("task_id", "family", "states", "text", "test_code", "gold")
+    faults, shared = [], ("task_id", "family", "states", "slip", "text", "test_code", "gold")
     pairs = list(zip(data.traces[Arm.REACTIVE], data.traces[Arm.PREDICTIVE], strict=False))
     for a, b in pairs:
-        differing = [name for name in shared if a[name] != b[name]]
+        differing = [name for name in shared if a.get(name) != b.get(name)]
         if differing:
             faults.append(f"task {a['task_id']} / {b['task_id']}: the arms differ in {', '.join(differing)}")
     return Check("arms match on task, code and outcome", len(pairs), tuple(faults))
@@ -252,16 +299,17 @@ def _golds(data: DataFolder, run: Run, over: Callable[..., Iterable[Any]]) -> Ch
 
 def _replays(data: DataFolder, wording: Wording, run: Run, over: Callable[..., Iterable[Any]]) -> Check:
     work = [(arm, row) for arm, rows in data.traces.items() for row in rows]
-    played = over(lambda pair: _replay(pair[0], pair[1], wording, run), work, "trace replays")
+    variant = parse_variant(data.manifest.get("variant", STANDARD.name))
+    played = over(lambda pair: _replay(pair[0], pair[1], wording, run, variant), work, "trace replays")
     return Check("traces replay through the environment", len(work), tuple(line for lines in played for line in lines))
 
 
-def _replay(arm: Arm, row: Row, wording: Wording, run: Run) -> list[str]:
+def _replay(arm: Arm, row: Row, wording: Wording, run: Run, variant: Variant) -> list[str]:
     """Play a trace's assistant turns again; the conversation, the outcomes and the reward must come out the same."""
     where = f"arm {arm.value}, task {row['task_id']}"
     turns = [message["content"] for message in row["messages"] if message["role"] == "assistant"]
     try:
-        messages, record = play_turns(task_of(row), arm, turns, wording, run)
+        messages, record = play_turns(task_of(row), arm, turns, wording, run, variant)
     except StopIteration:
         return [f"{where}: the trace ends before the rollout does"]
     states = [(state["source"], state["label"]) for state in row["states"]]
@@ -274,20 +322,52 @@ def _replay(arm: Arm, row: Row, wording: Wording, run: Run) -> list[str]:
     if any(label == "PASS" for _, label in states[:-1]) or states[-1][1] != "PASS":
         faults.append(f"{where}: faulty states must fail and the final state pass")
     faults += [f"{where}: {fault}" for fault in _untaught(row["family"], len(states), record)]
+    faults += [f"{where}: {fault}" for fault in _other_slips(row.get("slip"), messages, record)]
     if record.reward != 1.0:
         faults.append(f"{where}: earns no reward ({record.stop_reason.value})")
     return faults
+
+
+def _other_slips(stated: Row | None, messages: list[dict[str, str]], record: RolloutRecord) -> Iterator[str]:
+    """Where the patches that failed, and the looks at the file after them, are not what the trace states."""
+    seen: list[Row] = []
+    applied = reads = 0
+    for call in record.calls:
+        if call.tool is Tool.READ_FILE:
+            reads += 1
+        elif call.tool is Tool.APPLY_PATCH and not call.success:
+            arguments = _call_in(messages[call.message_index]["content"]).arguments
+            seen.append({"step": applied - 1, "find": arguments["find"], "replace": arguments["replace"]})
+        applied += call.tool is Tool.APPLY_PATCH and call.success
+    wanted = [{name: stated[name] for name in ("step", "find", "replace")}] if stated else []
+    if seen != wanted:
+        yield f"patches that fail: {seen}, the trace states {wanted}"
+    if reads != bool(stated and stated["read"]):
+        yield f"{reads} looks at the file, the trace states {int(bool(stated and stated['read']))}"
+
+
+def _call_in(text: str) -> Call:
+    """The call of a turn that the environment carried out."""
+    turn = parse_turn(text)
+    if isinstance(turn, Call):
+        return turn
+    prediction = parse_prediction_turn(text, level=Detail.VALUE)
+    assert isinstance(prediction, Prediction)
+    return prediction.call
 
 
 def _untaught(family: str, states: int, record: RolloutRecord) -> list[str]:
     """Where a trace is not what its family shows: the number of states, and Arm B's predictions and decisions."""
     wanted = {Family.DIRECT.value: 1, Family.DEEP_SHADOW.value: 3, Family.DEEP_VISIBLE.value: 3}.get(family, 2)
     faults = [] if states == wanted else [f"{states} states, a {family} trace has {wanted}"]
-    foreseen = family in (Family.SHADOW.value, Family.DEEP_SHADOW.value)
+    foreseen = family in FORESEEN
     for target in record.targets:
         label = target.verified_label if foreseen else Label.PASS
+        detail = target.verified_detail if foreseen else None
         decision = Decision.KEEP if label is Label.PASS else Decision.REVISE
-        if (target.label, target.decision) != (label, decision):
-            said = f"{target.label and target.label.value}, {target.decision and target.decision.value}"
-            faults.append(f"predicts {said} where a {family} trace says {label.value}, {decision.value}")
+        if (target.label, target.detail, target.decision) != (label, detail, decision):
+            said = target.label and render_label(target.label, target.detail)
+            done = target.decision and target.decision.value
+            right = f"{render_label(label, detail)}, {decision.value}"
+            faults.append(f"predicts {said}, {done} where a {family} trace says {right}")
     return faults

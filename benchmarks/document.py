@@ -1,0 +1,60 @@
+"""The tables of docs/performance.md, from the figures: `python -m benchmarks.document [NAME …]` writes them anew.
+
+    docs/figures/NAME.json → its `render` → the part of the page between `<!-- NAME -->` and `<!-- end -->`
+
+A name without a file has an empty part. The prose around the tables is written by hand.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from benchmarks import environment
+from benchmarks.engine import tables
+from glyph.commands.console import say
+
+DOCS = Path(__file__).parents[1] / "docs"
+PAGE = DOCS / "performance.md"
+RENDER: dict[str, Callable[[dict[str, Any]], str]] = {
+    "environment": environment.render,
+    "engine_cpu": tables.render,
+    "engine_gpu": tables.render,
+}
+PART = re.compile(r"<!-- (\w+) -->\n(.*?)<!-- end -->", re.DOTALL)
+
+
+def tables_of(name: str) -> str:
+    """The tables that the page should show; empty where nothing was measured. Raises: KeyError for an unknown name."""
+    render, file = RENDER[name], DOCS / "figures" / f"{name}.json"
+    return render(json.loads(file.read_text("utf-8"))).strip() if file.is_file() else ""
+
+
+def shown(page: str) -> dict[str, str]:
+    """The tables that a page shows, by name."""
+    return {name: part.strip() for name, part in PART.findall(page)}
+
+
+def with_tables(page: str, names: list[str]) -> str:
+    """The page with the tables of these names as they should be."""
+
+    def part(found: re.Match[str]) -> str:
+        if found[1] not in names:
+            return found[0]
+        table = tables_of(found[1])
+        return "\n".join([f"<!-- {found[1]} -->", *([table] if table else []), "<!-- end -->"])
+
+    return PART.sub(part, page)
+
+
+def main(names: Annotated[list[str] | None, typer.Argument(help="which; all without any")] = None) -> None:
+    """Write the tables of docs/performance.md from docs/figures."""
+    PAGE.write_text(with_tables(PAGE.read_text("utf-8"), names or list(RENDER)))
+    say(f"wrote {PAGE}")
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,233 @@
+"""`glyph sft`, `glyph rl`, `glyph resume`: runs of the embedded engine, each in a folder of its own."""
+
+import logging
+import shlex
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+import typer
+
+from glyph.commands.console import fail, say
+from glyph.commands.live import TrainingProgress
+from glyph.config import RlConfig, SftConfig, dump_config, load_config, read_config
+from glyph.executor import ExecutorError
+from glyph.tasks.validation import data_facts
+
+INTERRUPTED = 130
+
+Overrides = Annotated[
+    list[str] | None, typer.Argument(help="settings such as optimiser.learning_rate=1e-4 (docs/configuration.md)")
+]
+ArmName = Annotated[str, typer.Argument(help="a or b")]
+Scale = Annotated[str, typer.Option(help="mini (CPU, minutes) or small (one GPU)")]
+Output = Annotated[Path | None, typer.Option(help="the run folder to write; by default runs/SCALE-STAGE-ARM-SEED")]
+Overlay = Annotated[list[Path] | None, typer.Option("--config", help="a TOML file laid over the scale's; repeatable")]
+Seed = Annotated[int | None, typer.Option(help="of data order and sampling")]
+Model = Annotated[str | None, typer.Option(help="model folder or hub id; for rl the arm's SFT run or checkpoint")]
+Data = Annotated[Path | None, typer.Option(help="a prepared data folder")]
+Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda")]
+
+
+def register(app: typer.Typer) -> None:
+    app.command("sft")(sft)
+    app.command("rl")(rl)
+    app.command("resume")(resume)
+
+
+def sft(
+    arm: ArmName,
+    overrides: Overrides = None,
+    scale: Scale = "mini",
+    output: Output = None,
+    config: Overlay = None,
+    seed: Seed = None,
+    model: Model = None,
+    data: Data = None,
+    device: Device = None,
+) -> None:
+    """Fine-tune a model on the SFT traces of an arm."""
+    fields = {"seed": seed, "model": model, "data": data and str(data), "device": device}
+    _start("sft", arm, scale, output, config or [], overrides or [], fields)
+
+
+def rl(
+    arm: ArmName,
+    overrides: Overrides = None,
+    scale: Scale = "mini",
+    output: Output = None,
+    config: Overlay = None,
+    seed: Seed = None,
+    model: Model = None,
+    data: Data = None,
+    device: Device = None,
+) -> None:
+    """Train an arm by reinforcement learning, from its SFT model."""
+    fields = {"seed": seed, "model": model, "data": data and str(data), "device": device}
+    _start("rl", arm, scale, output, config or [], overrides or [], fields)
+
+
+def resume(run: Annotated[Path, typer.Argument(help="the folder of an interrupted run")]) -> None:
+    """Go on with a run from its newest checkpoint; on a CPU its numbers are those of an unbroken run."""
+    from glyph.local.runs.run_folder import RunFolder
+    from glyph.local.runs.run_manifest import read_manifest
+
+    with _one_line_errors("resume", run):
+        finished = read_manifest(run)["status"] == "finished"
+        config = read_config(run)
+        if not finished:
+            with RunFolder.open(run) as folder:
+                _train(config, folder)
+    _say_next(config, f"{run} is finished already: nothing is left to do" if finished else f"wrote {run}", run)
+
+
+def _start(
+    stage: Any,
+    arm: str,
+    scale: str,
+    output: Path | None,
+    overlays: list[Path],
+    overrides: list[str],
+    fields: dict[str, Any],
+) -> None:
+    from glyph.local.runs.run_folder import RunFolder
+
+    with _one_line_errors(stage, output) as errors:
+        config = load_config(stage, scale, arm, overlays, overrides, **fields)
+        run = errors.run = output or Path("runs") / f"{scale}-{stage}-{arm}-seed{config.seed}"
+        with RunFolder.create(run, dump_config(config), _facts(config)) as folder:
+            _train(config, folder)
+    _say_next(config, f"wrote {run}", run)
+
+
+def _train(config: SftConfig | RlConfig, folder: Any) -> None:
+    """Train in a claimed folder, which is told how it ended."""
+    from glyph.local.training.workbench import RunStopped
+
+    try:
+        _train_to_the_end(config, folder)
+    except RunStopped as stopped:
+        folder.log(str(stopped))
+        folder.finish("interrupted")
+        raise
+    except Exception as error:
+        folder.log(f"{type(error).__name__}: {error}")
+        raise
+
+
+def _train_to_the_end(config: SftConfig | RlConfig, folder: Any) -> None:
+    from glyph.local.runs.tracking import open_trackers
+    from glyph.local.training.rl import train_rl
+    from glyph.local.training.sft import train_sft
+    from glyph.local.training.workbench import StopRequest
+
+    steps = config.sft.steps if isinstance(config, SftConfig) else config.rl.steps
+    names = [name for name in ("wandb", "tensorboard") if getattr(config.tracking, name)]
+    title = f"{config.stage.upper()} of arm {config.arm.value.upper()}, scale {config.scale}, seed {config.seed}"
+    with ExitStack() as stack:
+        resolved = config.model_dump(mode="json")
+        folder.trackers += open_trackers(names, folder.path, folder.path.name, resolved, config.tracking.project)
+        stop = stack.enter_context(StopRequest().listening())
+        watch = stack.enter_context(_Console(title, steps, folder))
+        if isinstance(config, SftConfig):
+            train_sft(config, folder, watch, stop)
+        else:
+            train_rl(config, folder, watch, stop)
+
+
+class _Console:
+    """Shows a run in the terminal, and what it waits for; warnings are said once, and logged."""
+
+    def __init__(self, title: str, steps: int, folder: Any) -> None:
+        self._progress = TrainingProgress(title, steps)
+        self._heartbeat = folder.heartbeat(self._progress.waiting_for)
+        self._handler = _Say(logging.WARNING)
+        self._stack = ExitStack()
+
+    def __enter__(self) -> "_Console":
+        logging.getLogger("glyph").addHandler(self._handler)
+        self._stack.enter_context(self._progress)
+        self._stack.enter_context(self._heartbeat)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+        logging.getLogger("glyph").removeHandler(self._handler)
+
+    def update(self, line: Mapping[str, Any]) -> None:
+        self._heartbeat.step = line["step"]
+        self._progress.update(dict(line))
+
+    def waiting(self, what: str | Callable[[], str]) -> AbstractContextManager[None]:
+        return self._heartbeat(what)
+
+
+class _Say(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            print(f"{record.levelname.lower()}: {record.getMessage()}", file=sys.stderr, flush=True)
+        except (RuntimeError, OSError):  # a signal came in the middle of a line; the terminal is gone: log.txt has it
+            return
+
+
+def _facts(config: SftConfig | RlConfig) -> dict[str, Any]:
+    """What the manifest says of a run: where it comes from and on what it runs."""
+    import torch
+
+    from glyph.local.runs.checkpoints import CheckpointError, model_digest
+    from glyph.local.training.workbench import model_folder
+
+    source = model_folder(config.model)
+    try:
+        digest: str | None = model_digest(Path(source))
+    except CheckpointError:
+        digest = None  # a hub id, or a folder of several weight files
+    threads = config.threads or torch.get_num_threads()
+    on_gpu = config.device != "cpu" and torch.cuda.is_available()
+    return {
+        "stage": config.stage,
+        "arm": config.arm.value,
+        "scale": config.scale,
+        "seed": config.seed,
+        "model": config.model,
+        "model_folder": source,
+        "model_digest": digest,
+        "data": data_facts(config.data),
+        "hardware": torch.cuda.get_device_name() if on_gpu else f"CPU, {threads} threads",
+        "command": shlex.join(["glyph", *sys.argv[1:]]),
+    }
+
+
+class _one_line_errors:
+    """Turns what a run may raise into one line and an exit code. `run` is its folder, once it is known."""
+
+    def __init__(self, command: str, run: Path | None) -> None:
+        self._command, self.run = command, run
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        from glyph.local.runs.checkpoints import CheckpointError
+        from glyph.local.runs.run_folder import RunFolderError
+        from glyph.local.runs.tracking import TrackerError
+        from glyph.local.training.trainer import TrainingError
+        from glyph.local.training.workbench import RunFailedError, RunStopped
+
+        if isinstance(error, RunStopped | KeyboardInterrupt):
+            begun = self.run is not None and (self.run / "manifest.json").exists()
+            way_on = f"go on with: glyph resume {shlex.quote(str(self.run))}" if begun else "no run has begun"
+            fail(f"{error if str(error) else 'interrupted'}; {way_on}", INTERRUPTED)
+        known = (ValueError, OSError, ExecutorError, CheckpointError, RunFolderError, TrackerError)
+        if isinstance(error, (*known, TrainingError, RunFailedError)):
+            fail(f"glyph {self._command}: {error}")
+
+
+def _say_next(config: SftConfig | RlConfig, ending: str, run: Path) -> None:
+    say(ending)
+    if isinstance(config, SftConfig):
+        say(f"next: glyph rl {config.arm.value} --scale {config.scale} --model {shlex.quote(str(run))}")
+    else:
+        say(f"next: glyph report {shlex.quote(str(run))}")

@@ -1,0 +1,1 @@
+"""From token ids to sampled ids: the continuous-batching core, its cache and graphs, and vLLM as another backend."""

@@ -1,0 +1,1 @@
+"""The mini model's base: its tokenizer, its corpus, its pre-training."""

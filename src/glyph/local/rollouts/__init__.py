@@ -1,0 +1,1 @@
+"""Rollouts in this process: policies, the collector that drives episodes, and what they return."""

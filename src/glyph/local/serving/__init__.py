@@ -1,0 +1,1 @@
+"""A model behind HTTP and behind Verifiers' client, on the inference core."""

@@ -1,0 +1,123 @@
+"""Supervised fine-tuning: the SFT traces of an arm, cross-entropy on what the assistant says.
+
+    data/sft/arm_X/train.jsonl → `conversation_sample` of each → shuffled epochs → `Trainer.step`
+
+A turn's loss covers its content, the newline and `<|im_end|>`: what a policy samples. (The published template also
+trains on the two newlines that follow, which no policy ever samples.)
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from glyph.chat import TURN_END, Message, render, token_id
+from glyph.config import SftConfig
+from glyph.credit import TrainingSample
+from glyph.local.runs.run_folder import RunFolder
+from glyph.local.training.codec import codec_of
+from glyph.local.training.order import batch_indices
+from glyph.local.training.packing import Tree, plant
+from glyph.local.training.workbench import RunStopped, StopRequest, Watch, Workbench, due, load_workbench
+from glyph.protocol import Label, Tool
+from glyph.tasks.validation import read_rows
+
+
+def conversation_sample(
+    tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], cuts: Mapping[int, int] | None = None
+) -> TrainingSample:
+    """A conversation as a sample whose cross-entropy stands on the assistant's turns, weight 1.0 a token.
+
+    `cuts` gives turns, by message index, that train only up to a byte of their content.
+    """
+    rendered = render(tokenizer, messages)
+    ids, end = rendered.token_ids, token_id(tokenizer, TURN_END)
+    token_bytes = codec_of(tokenizer).token_bytes
+    weights = [0.0] * len(ids)
+    for index, (message, (start, stop)) in enumerate(zip(messages, rendered.message_spans, strict=True)):
+        if message["role"] == "assistant":
+            first = start + len(render(tokenizer, [], add_generation_prompt=True).token_ids)
+            last = stop - ids[start:stop][::-1].index(end)
+            if cuts and index in cuts:
+                ends = accumulate(len(token_bytes(i)) for i in ids[first:last])
+                last = first + sum(position <= cuts[index] for position in ends)
+            weights[first:last] = [1.0] * (last - first)
+    nothing = (0.0,) * len(ids)
+    return TrainingSample(tuple(ids), (False,) * len(ids), nothing, nothing, tuple(weights))
+
+
+def faulty_patches(row: Mapping[str, Any]) -> dict[int, int]:
+    """Where the calls of an SFT trace begin, by message index and byte, whose patch fails to apply or is a fault."""
+    messages, states = row["messages"], iter(row["states"])
+    found = {}
+    for index, message in enumerate(messages):
+        before, call, _ = message["content"].partition(f"CALL {Tool.APPLY_PATCH.value} ")
+        if message["role"] == "assistant" and call:
+            applied = "status: success" in messages[index + 1]["content"]
+            if not applied or next(states)["label"] != Label.PASS.value:
+                found[index] = len(before.encode())
+    return found
+
+
+def load_samples(config: SftConfig, tokenizer: PreTrainedTokenizerBase) -> list[TrainingSample]:
+    """The arm's SFT traces as samples, in file order.
+
+    Raises:
+        ValueError: no prepared data, or a conversation longer than `sft.sequence_length`.
+    """
+    name = f"sft/arm_{config.arm.value}/train.jsonl"
+    samples = []
+    for number, row in enumerate(read_rows(config.data, name, ("messages", "states")), start=1):
+        cuts = faulty_patches(row) if config.sft.faulty_patches == "masked" else None
+        sample = conversation_sample(tokenizer, row["messages"], cuts)
+        if len(sample.token_ids) > config.sft.sequence_length:
+            raise ValueError(
+                f"{config.data / name}:{number}: {len(sample.token_ids)} tokens, sft.sequence_length is "
+                f"{config.sft.sequence_length}: raise it, nothing is cut"
+            )
+        samples.append(sample)
+    return samples
+
+
+def train_sft(config: SftConfig, folder: RunFolder, watch: Watch, stop: StopRequest) -> None:
+    """Run SFT from wherever the folder stands to the last step, with a checkpoint there.
+
+    Raises:
+        RunStopped: it was asked to stop, and saved.
+        ValueError, CheckpointError, TrainingError: what the run cannot do without; earlier checkpoints stand.
+    """
+    with watch.waiting("loading the model"):
+        bench = load_workbench(config, config.sft.steps)
+    samples = load_samples(config, bench.tokenizer)
+    trees = [plant([sample])[0] for sample in samples]
+    checkpoint = bench.restore(folder)
+    done = checkpoint.step if checkpoint else 0
+    for step in range(done + 1, config.sft.steps + 1):
+        with watch.waiting(f"step {step}"):
+            line = _step(config, bench, trees, step)
+        folder.log_metrics(line)
+        watch.update(line)
+        if stop.requested or due(step, config.checkpoints.every, config.sft.steps):
+            bench.save(folder, step)
+        if stop.requested and step < config.sft.steps:
+            raise RunStopped(f"stopped after step {step}")
+
+
+def _step(config: SftConfig, bench: Workbench, trees: Sequence[Tree], step: int) -> dict[str, Any]:
+    started = time.perf_counter()
+    chosen = batch_indices(len(trees), config.sft.batch_size, step, config.seed)
+    result = bench.trainer.step([trees[i] for i in chosen])
+    return {
+        "kind": "train",
+        "step": step,
+        "epoch": round(step * config.sft.batch_size / len(trees), 3),
+        "loss": result.label_loss,
+        "learning_rate": result.learning_rate,
+        "grad_norm": result.grad_norm,
+        "trained_tokens": result.ce_tokens,
+        "input_tokens": result.input_tokens,
+        "tokens_per_second": round(result.input_tokens / result.seconds, 1),
+        "seconds": {"training": round(result.seconds, 4), "total": round(time.perf_counter() - started, 4)},
+    }

@@ -1,0 +1,409 @@
+"""What a run survives, and what it refuses: kills, signals, full disks, dead workers, poisoned rollouts, lost steps."""
+
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from glyph.executor import pool
+from glyph.local.inference.engine import EngineCore
+from glyph.local.runs.checkpoints import checkpoints, latest_checkpoint, model_digest
+from glyph.local.runs.heartbeat import Heartbeat
+from glyph.local.runs.run_folder import RunFolder
+from glyph.local.training.trainer import Trainer
+from glyph.local.training.workbench import Workbench, wording_of
+from tests.disk import file_size_limit
+from tests.small_runs import (
+    MODEL,
+    RL,
+    glyph,
+    lines,
+    manifest,
+    outcome,
+    process_of,
+    rl_config,
+)
+
+KILLS = 20
+FULL = 100_000
+"""Bytes of a file that a full disk takes: a metrics line, but no weights."""
+
+
+@pytest.fixture
+def rl_words(sft_runs: dict[str, Path], small_data: Path) -> list[object]:
+    """`glyph rl` with the settings of `unbroken`."""
+    return ["rl", "b", "--model", sft_runs["b"], "--data", small_data, "--seed", 7, *RL]
+
+
+def wait_for(event: Callable[[], bool], process: Any, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not event():
+        alive = process.poll() is None if isinstance(process, subprocess.Popen) else process.is_alive()
+        assert alive, "the run ended"
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def steps_of(run: Path) -> int:
+    metrics = run / "metrics.jsonl"
+    return metrics.read_bytes().count(b'"kind": "train"') if metrics.exists() else 0
+
+
+def sessions_of(run: Path) -> int:
+    return len(manifest(run)["sessions"]) if (run / "manifest.json").exists() else 0
+
+
+def log_of(run: Path) -> str:
+    return (run / "log.txt").read_text()
+
+
+# Kills and signals.
+
+
+@pytest.mark.parametrize("off_policy_steps", [0, 1])
+def test_kills_at_random_moments_change_nothing(
+    tmp_path: Path, unbroken: dict[int, Path], rl_words: list[object], off_policy_steps: int
+) -> None:
+    """A session is killed between its claim of the folder and its second step or so; where it finishes the run before
+    that, a new run begins, until there were ten kills. Every one of these runs comes to the same end."""
+    dice, stood, runs, longest = random.Random(off_policy_steps), [], [], 0.0
+    while len(stood) < KILLS // 2:
+        run = tmp_path / f"run-{len(runs)}"
+        runs.append(run)
+        words = [*rl_words, f"rl.off_policy_steps={off_policy_steps}", "--output", run]
+        killed = True
+        while killed and len(stood) < KILLS // 2:
+            before = sessions_of(run)
+            process = process_of(words, tmp_path / "output")
+            wait_for(lambda run=run, before=before: sessions_of(run) > before, process)
+            if not longest:
+                began = time.monotonic()
+                wait_for(lambda run=run: steps_of(run) > 0, process)
+                longest = 1.5 * (time.monotonic() - began)
+            process.join(dice.uniform(0, longest))
+            process.kill()
+            process.join()
+            killed = process.exitcode == -signal.SIGKILL
+            assert killed or process.exitcode == 0, (tmp_path / "output").read_text()
+            stood += [steps_of(run)] if killed else []
+            words = ["resume", run]
+    assert len(set(stood)) > 2, "the kills were to come at different steps"
+    for run in runs:
+        done = glyph("resume", run)
+        assert done.exit_code == 0, done.output
+        assert outcome(run) == outcome(unbroken[off_policy_steps])
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path, unbroken: dict[int, Path], rl_words: list[object]) -> None:
+    run = tmp_path / "run"
+    command = [sys.executable, "-m", "glyph", *map(str, rl_words), "checkpoints.every=0", "--output", str(run)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+    wait_for(lambda: steps_of(run) > 0, process)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "warning: stopping: this step is finished and saved first (Ctrl-C again stops at once)" in said
+    (saved,) = checkpoints(run / "checkpoints")
+    step = int(saved.name.removeprefix("step_"))
+    assert said.endswith(f"stopped after step {step}; go on with: glyph resume {run}\n")
+    assert steps_of(run) == step < 5
+    assert manifest(run)["status"] == "interrupted"
+    assert f"stopped after step {step}" in log_of(run)
+    assert glyph("resume", run).exit_code == 0
+    assert outcome(run) == outcome(unbroken[0])
+
+
+def test_sigterm_saves_too(tmp_path: Path, rl_words: list[object]) -> None:
+    run, output = tmp_path / "run", tmp_path / "output"
+    process = process_of([*rl_words, "checkpoints.every=0", "--output", run], output)
+    wait_for(lambda: steps_of(run) > 1, process)
+    process.terminate()
+    process.join()
+    assert process.exitcode == 130, output.read_text()
+    (saved,) = checkpoints(run / "checkpoints")
+    assert saved.name == f"step_{steps_of(run):06d}"
+
+
+def test_a_second_ctrl_c_stops_at_once(tmp_path: Path, rl_words: list[object]) -> None:
+    run, output = tmp_path / "run", tmp_path / "output"
+    long = ["evaluation.num_tasks=16", "evaluation.samples=60", "evaluation.temperature=1.0"]
+    process = process_of([*rl_words, *long, "--output", run], output)
+    for expected in ("RL of arm B", "warning: stopping"):
+        wait_for(lambda: expected in output.read_text(), process)  # noqa: B023 (called at once)
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGINT)
+    process.join()
+    assert process.exitcode == 130
+    assert output.read_text().endswith(f"interrupted; go on with: glyph resume {run}\n")
+    assert manifest(run)["status"] == "interrupted"
+    assert not (run / "metrics.jsonl").exists(), "the evaluation was to be broken off"
+
+
+# Disks, workers, poison.
+
+
+def test_a_full_disk_ends_the_run_and_leaves_the_older_checkpoint(
+    tmp_path: Path, unbroken: dict[int, Path], rl_words: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, save = tmp_path / "run", Workbench.save
+
+    def save_on_a_full_disk(bench: Workbench, folder: RunFolder, step: int, state: Any) -> Path:
+        with file_size_limit(FULL) if step == 2 else nullcontext():
+            return save(bench, folder, step, state)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Workbench, "save", save_on_a_full_disk)
+        done = glyph(*rl_words, "--output", run)
+    older = run / "checkpoints" / "step_000001"
+    message = f"{run}/checkpoints/step_000002: cannot be written: "
+    assert done.exit_code == 2
+    for text in (done.stderr, log_of(run), manifest(run)["error"]):
+        assert message in text
+        assert f"{older} stands as it was" in text
+    assert manifest(run)["status"] == "failed"
+    assert latest_checkpoint(run / "checkpoints") == older
+    assert glyph("resume", run).exit_code == 0
+    assert outcome(run) == outcome(unbroken[0])
+
+
+def test_metrics_that_cannot_be_written_end_the_run(
+    tmp_path: Path, unbroken: dict[int, Path], rl_words: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, log_metrics = tmp_path / "run", RunFolder.log_metrics
+
+    def log_on_a_full_disk(folder: RunFolder, line: dict[str, Any]) -> None:
+        full = (line["kind"], line["step"]) == ("train", 3)
+        with file_size_limit((run / "metrics.jsonl").stat().st_size + 20) if full else nullcontext():
+            log_metrics(folder, line)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "log_metrics", log_on_a_full_disk)
+        done = glyph(*rl_words, "--output", run)
+    assert done.exit_code == 2
+    assert f"{run}/metrics.jsonl: cannot be written: File too large" in done.stderr
+    assert steps_of(run) == 2
+    assert glyph("resume", run).exit_code == 0
+    assert outcome(run) == outcome(unbroken[0])
+
+
+def test_killed_workers_of_the_environment_change_nothing(
+    tmp_path: Path, unbroken: dict[int, Path], rl_words: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every second test finds its worker killed: some before they begin, some while the candidate runs."""
+    run, lock, tests, real = tmp_path / "run", threading.Lock(), [0], pool.run_test
+
+    def run_test(zygote: Any, *rest: Any) -> Any:
+        with lock:
+            tests[0] += 1
+            number = tests[0]
+        if number % 4 == 0:
+            zygote.process.kill()
+        elif number % 4 == 2:
+            threading.Timer(0.002, zygote.process.kill).start()
+        return real(zygote, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pool, "run_test", run_test)
+        done = glyph(*rl_words, "--output", run)
+    assert done.exit_code == 0, done.output
+    assert tests[0] > 20
+    assert outcome(run) == outcome(unbroken[0])
+
+
+def test_a_test_that_always_kills_its_worker_costs_its_rollouts_and_no_more(
+    tmp_path: Path, rl_words: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, lock, deadly, real = tmp_path / "run", threading.Lock(), [], pool.run_test
+
+    def run_test(zygote: Any, source: bytes, *rest: Any) -> Any:
+        with lock:
+            if not deadly and b"colorsys" not in source:  # that is the executor's own trial
+                deadly.append(source)
+        if source in deadly:
+            zygote.process.kill()
+        return real(zygote, source, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pool, "run_test", run_test)
+        done = glyph(*rl_words, "rl.steps=1", "evaluation.at_start=false", "evaluation.num_tasks=1", "--output", run)
+    assert done.exit_code == 0, done.output
+    (line,) = lines(run, "train")
+    assert line["left_out"]["fault"] == line["errors"] > 0
+    assert line["reward_n"] == 12 - line["errors"] > 0
+
+
+def test_logits_that_are_not_numbers_cost_their_rollout_and_no_more(
+    tmp_path: Path, rl_words: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, calls, real = tmp_path / "run", [0], EngineCore._decode_eagerly
+
+    def decode(core: EngineCore, inputs: Any, visible: int) -> tuple[torch.Tensor, torch.Tensor]:
+        logits, uniforms = real(core, inputs, visible)
+        calls[0] += 1
+        if calls[0] == 7:
+            logits[3] = torch.nan
+        return logits, uniforms
+
+    with monkeypatch.context() as patch:
+        patch.setattr(EngineCore, "_decode_eagerly", decode)
+        done = glyph(*rl_words, "rl.steps=2", "evaluation.at_start=false", "--output", run)
+    assert done.exit_code == 0, done.output
+    first, second = lines(run, "train")
+    assert (first["left_out"]["fault"], first["errors"], first["reward_n"]) == (1, 1, 11)
+    assert (second["left_out"].get("fault", 0), second["reward_n"]) == (0, 12)
+
+
+# Steps that train nothing.
+
+
+def test_a_loss_that_is_not_a_number_skips_its_step(
+    tmp_path: Path, rl_words: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, steps, real = tmp_path / "run", [0], Trainer.step
+    reason = "the policy loss of micro-batch 1 of 1 is not finite: the step is not taken"
+
+    def step(trainer: Trainer, trees: Any, temperature: float) -> Any:
+        steps[0] += 1
+        with monkeypatch.context() as patch:
+            if steps[0] == 2:
+                patch.setattr(
+                    "glyph.local.training.trainer.policy_loss", lambda logprobs, *_: logprobs.sum() * torch.nan
+                )
+            return real(trainer, trees, temperature)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "step", step)
+        done = glyph(
+            *rl_words, "rl.steps=3", "credit.uniform_groups=keep_ce", "checkpoints.keep_last=0", "--output", run
+        )
+    assert done.exit_code == 0, done.output
+    assert [line["skipped"] for line in lines(run, "train")] == [None, reason, None]
+    assert f"no step was taken (1 in a row): {reason}" in log_of(run)
+    assert reason in done.stderr
+    before, after, last = map(model_digest, checkpoints(run / "checkpoints"))
+    assert before == after != last
+
+
+def test_ten_steps_that_train_nothing_end_the_run(tmp_path: Path, small_data: Path) -> None:
+    """The base model says no turn of the protocol, so that all rewards are 0."""
+    run = tmp_path / "run"
+    tiny = ["rl.steps=30", "rl.rollouts_per_step=2", "rl.group_size=2", "sampling.max_completion_tokens=4"]
+    rest = ["evaluation.at_start=false", "evaluation.every=0", "checkpoints.every=0"]
+    done = glyph("rl", "b", "--model", MODEL, "--data", small_data, "--output", run, *tiny, *rest)
+    reason = "10 steps in a row trained nothing; the last: no token to train in the 0 trees of the step"
+    assert done.exit_code == 2
+    assert done.stderr.endswith(f"glyph rl: {reason}\n")
+    assert reason in log_of(run)
+    assert (manifest(run)["status"], manifest(run)["error"]) == ("failed", f"RunFailedError: {reason}")
+    assert steps_of(run) == 10
+    assert [folder.name for folder in checkpoints(run / "checkpoints")] == ["step_000010"]
+    assert glyph("resume", run).exit_code == 2
+    assert steps_of(run) == 11
+
+
+# What is refused, and what is said.
+
+
+def test_a_finished_run_is_left_as_it_is(tmp_path: Path, unbroken: dict[int, Path]) -> None:
+    run = shutil.copytree(unbroken[0], tmp_path / "run")
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    done = glyph("resume", run)
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert done.stdout == f"{run} is finished already: nothing is left to do\nnext: glyph report {run}\n"
+    assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
+
+
+def test_a_run_in_use_and_a_folder_that_is_none_are_refused(
+    tmp_path: Path, rl_words: list[object], unbroken: dict[int, Path]
+) -> None:
+    run = shutil.copytree(unbroken[0], tmp_path / "run")
+    with RunFolder.open(run):
+        done = glyph("resume", run)
+        assert done.exit_code == 2
+        assert f"process {os.getpid()} on" in done.stderr
+        assert "is writing this run" in done.stderr
+    done = glyph(*rl_words, "--output", run)
+    assert done.exit_code == 2
+    assert "nothing is overwritten" in done.stderr
+    done = glyph("resume", tmp_path / "nothing")
+    assert done.exit_code == 2
+    assert done.stderr.startswith(f"glyph resume: {tmp_path}/nothing: no run to resume")
+
+
+def test_rl_without_a_model_is_refused(tmp_path: Path, small_data: Path) -> None:
+    done = glyph("rl", "b", "--data", small_data, "--output", tmp_path / "run")
+    assert done.exit_code == 2
+    assert "model is missing: give --model" in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "settings", "message"),
+    [
+        ({"wording_digest": "0" * 64}, [], "was prepared with another wording than"),
+        (
+            {"variant": "detailed_prediction(level=index)"},
+            [],
+            "was prepared with variant detailed_prediction(level=index), but environment.variant is standard",
+        ),
+        (
+            {"variant": "standard"},
+            ["environment.variant=detailed_prediction(level=value)"],
+            "was prepared with variant standard, but environment.variant is detailed_prediction(level=value)",
+        ),
+    ],
+)
+def test_data_of_another_wording_or_grammar_are_refused(
+    tmp_path: Path,
+    small_data: Path,
+    rl_words: list[object],
+    change: dict[str, str],
+    settings: list[str],
+    message: str,
+) -> None:
+    data = shutil.copytree(small_data, tmp_path / "data")
+    facts = json.loads((data / "manifest.json").read_text())
+    (data / "manifest.json").write_text(json.dumps(facts | change))
+    done = glyph(*rl_words, "--data", data, *settings, "--output", tmp_path / "run")
+    assert done.exit_code == 2
+    assert message in done.stderr
+
+
+def test_a_grammar_that_both_have_and_other_variants_are_taken(tmp_path: Path, small_data: Path) -> None:
+    data = shutil.copytree(small_data, tmp_path / "data")
+    facts = json.loads((data / "manifest.json").read_text())
+    detailed = "detailed_prediction(level=index)"
+    (data / "manifest.json").write_text(json.dumps(facts | {"variant": detailed}))
+    for folder, variant, arm in (
+        (data, f"forced_keep+{detailed}", "b"),
+        (data, "standard", "a"),
+        (small_data, "forced_keep", "b"),
+    ):
+        wording_of(rl_config(MODEL, arm, folder, [f"environment.variant={variant}"]))
+
+
+def test_the_heartbeat_says_what_is_waited_for(
+    tmp_path: Path, rl_words: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    monkeypatch.setattr(RunFolder, "heartbeat", lambda self, say: Heartbeat(say, 0.03, self.path / "heartbeat.json"))
+    done = glyph(*rl_words, "rl.steps=1", "evaluation.at_start=false", "--output", run)
+    assert done.exit_code == 0, done.output
+    assert re.search(r"waiting for rollouts of step 1: \d+ rollouts in generation, \d+ in a test \(0 s\)", done.stderr)
+    assert "waiting for evaluation after step 1: " in done.stderr
+    seen = json.loads((run / "heartbeat.json").read_text())
+    assert seen["pid"] == os.getpid()
+    assert seen["step"] in (None, 1)
