@@ -38,11 +38,12 @@ ARMS = ("a", "b")
 PLAN, COMMAND = "quickstart.json", "== "
 POLL_SECONDS = 0.2
 PROGRESS_SECONDS = float(os.environ.get("PROGRESS_SECONDS", "15"))
-SHOWN_WIDTH = 100
+SHOWN_WIDTH = 130
 LOG_TAIL_BYTES = 8192
 INTERRUPTED = 130
 AFTER_THE_STEP = "after the step, which is saved (Ctrl-C again: at once)"
 STARTED = time.monotonic()
+_IN_BRACKETS = re.compile(r" \([^()]*\)")  # the split of a step's seconds; what is left of the run stands behind it
 _STYLE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -160,7 +161,7 @@ class Arm:
         if self._process is not None and self._job is not None:
             last = next(iter(last_lines(self.log, 1)), "")
             last = "starting" if last.startswith(COMMAND) else last
-            say(f"arm {self.name}: {self._job.title}: {last[:SHOWN_WIDTH]}")
+            say(f"arm {self.name}: {self._job.title}: {_IN_BRACKETS.sub('', last)[:SHOWN_WIDTH]}")
 
 
 class Stops:

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partialmethod
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -82,19 +83,24 @@ def run_sft(run: Path, arm: str, data: Path) -> Path:
     return run
 
 
-def process_of(words: Sequence[object], output: Path) -> BaseProcess:
-    """A command of the command line in a process of its own, forked from one that has imported everything: started."""
+def process_of(words: Sequence[object], output: Path, beat_seconds: float = 30.0) -> BaseProcess:
+    """A command of the command line in a process of its own, forked from one that has imported everything: started.
+
+    `output` gets what it says; it says what it waits for every `beat_seconds`.
+    """
+    output.touch()
     context = get_context("forkserver")
     context.set_forkserver_preload(["tests.small_runs"])
-    process = context.Process(target=_run_command, args=([str(word) for word in words], output))
+    process = context.Process(target=_run_command, args=([str(word) for word in words], output, beat_seconds))
     process.start()
     return process
 
 
-def _run_command(words: list[str], output: Path) -> None:
+def _run_command(words: list[str], output: Path, beat_seconds: float) -> None:
     with output.open("wb") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
+    RunFolder.heartbeat = partialmethod(RunFolder.heartbeat, every_seconds=beat_seconds)  # type: ignore
     sys.argv = ["glyph", *words]
     main()
 

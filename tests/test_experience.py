@@ -1,10 +1,12 @@
 """From the rollouts of a step to what trains: who leaves a group, what is counted, and what the viewer is told."""
 
 import json
+import math
+from dataclasses import replace
 
 import pytest
 
-from glyph.credit import CreditOptions, UniformGroups
+from glyph.credit import CreditOptions, Segment, UniformGroups
 from glyph.episode import Rules
 from glyph.executor import Executor
 from glyph.local.inference.requests import GenerationError
@@ -14,7 +16,7 @@ from glyph.local.rollouts.generated import Generated, generated_from_dict
 from glyph.local.rollouts.policy import EnginePolicy
 from glyph.local.training.annotation import annotate
 from glyph.local.training.codec import codec_of
-from glyph.local.training.experience import make_experience
+from glyph.local.training.experience import make_experience, plant_experience
 from glyph.protocol import Arm
 from glyph.tasks.demonstrations import Family, assistant_turns
 from glyph.tasks.prompts import load_wording
@@ -52,6 +54,24 @@ def test_a_fault_leaves_its_group_before_the_mean(played: list[Played]) -> None:
     assert advantages == pytest.approx([2 / 3, -1 / 3, None, -1 / 3])
     labels = [[s.label.value for s in samples if s.label] for samples in experience.samples]
     assert labels == [["ASSERTION_FAILURE", "PASS"], ["ASSERTION_FAILURE"], [], ["ASSERTION_FAILURE"]]
+
+
+def test_a_rollout_that_cannot_be_trained_leaves_its_group_too(
+    played: list[Played], caplog: pytest.LogCaptureFixture
+) -> None:
+    bad = replace(played[3], branches=tuple(tuple(map(poisoned, branch)) for branch in played[3].branches))
+    experience, trees = plant_experience([*played[:3], bad], 4, CODEC, CreditOptions())
+    assert experience.left_out == {"fault": 1, "bad_sample": 1}
+    assert [samples[0].advantage if samples else None for samples in experience.samples] == [0.5, -0.5, None, None]
+    assert len(trees) == 2
+    assert f"rollout {bad.trace.id} is left out: branch 0: a log-prob, an advantage or a weight" in caplog.text
+    sound, trees = plant_experience(played, 4, CODEC, CreditOptions(), shared=False)
+    assert sound == make_experience(played, 4, CODEC, CreditOptions())
+    assert len(trees) == 7  # three branches, and a label sample for each of four predictions
+
+
+def poisoned(segment: Segment) -> Segment:
+    return replace(segment, logprobs=tuple(math.nan for _ in segment.logprobs))
 
 
 def test_a_uniform_group_trains_nothing_or_its_labels_alone(played: list[Played]) -> None:

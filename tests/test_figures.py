@@ -1,11 +1,14 @@
 """Every figure in the README and in docs/performance.md comes from a file in the repository."""
 
 import json
+import re
 from pathlib import Path
+from statistics import fmean, median
 
 import pytest
 
 from benchmarks.document import PAGE, RENDER, shown, tables_of
+from glyph.evaluation.traces import read_traces
 
 ROOT = Path(__file__).parents[1]
 FIGURES = json.loads((ROOT / "docs" / "figures" / "environment.json").read_text())
@@ -59,3 +62,56 @@ def test_label_samples_that_share_cost_next_to_nothing(name: str) -> None:
     assert labels["shared"]["input_tokens"] <= 1.05 * labels["without"]["input_tokens"]
     assert labels["shared"]["padded_tokens"] <= 1.05 * labels["without"]["padded_tokens"]
     assert labels["shared"]["seconds_over_without"] <= 1.05
+
+
+MINI = ROOT / "RESULTS_PUBLISHED" / "mini"
+
+
+def pass_at_1(stage: str, arm: str) -> list[float]:
+    """Of the three seeds, from the stored rollouts."""
+    values = []
+    for seed in (42, 43, 44):
+        traces = read_traces(MINI / f"test-{stage}-{arm}-seed{seed}").traces
+        assert len(traces) == 500
+        assert all(trace.error is None for trace in traces)
+        values.append(fmean(trace.record.reward for trace in traces if trace.record))
+    return values
+
+
+def test_the_readme_quotes_the_mini_runs() -> None:
+    readme = (ROOT / "README.md").read_text()
+    for arm in "ab":
+        sft, rl = pass_at_1("sft", arm), pass_at_1("rl", arm)
+        gain = 100 * (fmean(rl) - fmean(sft))
+        assert f"| Arm {arm.upper()} | {fmean(sft):.1%} | {fmean(rl):.1%} | {gain:+.1f} pp [" in readme
+        by_seed = ", ".join(f"{100 * (after - before):+.1f}" for before, after in zip(sft, rl, strict=True))
+        assert f"{arm.upper()}: {by_seed}" in readme
+        assert all(after > before for before, after in zip(sft, rl, strict=True))
+
+
+def test_the_readme_quotes_the_intervals_and_first_patches_of_the_report() -> None:
+    readme, report = (ROOT / "README.md").read_text(), (MINI / "report" / "report.md").read_text()
+    quoted = re.findall(r"[+-]\d+\.\d pp \[[+-]\d+\.\d, [+-]\d+\.\d\]", readme[: readme.index("## One rollout")])
+    assert len(quoted) == 4
+    for interval in quoted:
+        assert interval in report, interval
+    for share in re.findall(r"\((\d\d\.\d%) → (\d\d\.\d%), (\d\d\.\d%) → (\d\d\.\d%)\)", readme)[0]:
+        assert share in report
+
+
+def test_the_document_of_the_engine_quotes_the_gpu_runs() -> None:
+    document = (ROOT / "docs" / "engine.md").read_text()
+    for arm in "ab":
+        lines = (ROOT / "RESULTS_PUBLISHED" / "small_proof" / f"rl-{arm}" / "metrics.jsonl").read_text().splitlines()
+        steps = [line["seconds"] for line in map(json.loads, lines) if line["kind"] == "train"]
+        assert len(steps) == 20
+        parts = [median(step[part] for step in steps) for part in ("generation", "environment", "training", "total")]
+        assert f"| Arm {arm.upper()} | " + " | ".join(f"{part:.2f}" for part in parts) + " |" in document
+
+
+def test_the_base_model_is_as_small_as_it_must_be() -> None:
+    folder = ROOT / "models" / "mini"
+    assert sum(path.stat().st_size for path in folder.iterdir()) <= 12_000_000
+    made = json.loads((folder / "pretraining.json").read_text())
+    assert 1_000_000 <= made["parameters"] <= 5_000_000
+    assert f"{made['parameters']:,} parameters" in (folder / "README.md").read_text()

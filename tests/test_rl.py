@@ -1,6 +1,7 @@
 """Whole runs on the mini model: SFT → RL → evaluation through the commands, a function of the seed, exact resume."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -87,7 +88,7 @@ def test_one_step_off_policy_trains_on_rollouts_of_the_weights_before(unbroken: 
     assert on_policy[first] == off_policy[first]
     drift = [[line["mismatch_kl"] for line in lines(unbroken[n], "train")[1:] if line["policy_tokens"]] for n in (0, 1)]
     assert max(map(abs, drift[0])) < 1e-5
-    assert max(drift[1]) > 1e-4
+    assert max(drift[1]) > 10 * max(map(abs, drift[0]))
 
 
 @pytest.mark.parametrize(
@@ -111,6 +112,18 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(
     assert done.exit_code == 0, done.output
     assert outcome(run) == outcome(unbroken[off_policy_steps])
     assert [session["status"] for session in manifest(run)["sessions"]] == ["interrupted", "finished"]
+
+
+def test_a_task_may_come_twice_in_a_step(tmp_path: Path, sft_runs: dict[str, Path], small_data: Path) -> None:
+    """As it does where an epoch ends and the next begins: here three groups of two tasks."""
+    data = shutil.copytree(small_data, tmp_path / "data")
+    rows = (data / "arm_b_train.jsonl").read_text().splitlines(keepends=True)
+    (data / "arm_b_train.jsonl").write_text("".join(rows[:2]))
+    run = play(tmp_path / "run", rl_config(sft_runs["b"], "b", data, ["rl.steps=1", "evaluation.at_start=false"]))
+    (line,) = lines(run, "train")
+    traces = read_traces(run / "traces" / "step_000001.jsonl.gz").traces
+    assert line["n"] == len({trace.id for trace in traces}) == 12
+    assert len({tuple(message.content for message in trace.messages[2:]) for trace in traces}) > 2
 
 
 def test_arm_a_resumes_too(tmp_path: Path, sft_runs: dict[str, Path], small_data: Path) -> None:
@@ -155,7 +168,7 @@ def test_shared_and_separate_label_branches_train_the_same(
     for name, tensor in one.items():
         moved = max(moved, float((tensor - before[name]).abs().max()))
         difference = max(difference, float((tensor - other[name]).abs().max()))
-    assert difference < 1e-3 * moved
+    assert difference < 5e-3 * moved
 
 
 @pytest.mark.parametrize("off_policy_steps", [0, 1])

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
@@ -21,20 +22,23 @@ import torch
 from glyph.executor import pool
 from glyph.local.inference.engine import EngineCore
 from glyph.local.runs.checkpoints import checkpoints, latest_checkpoint, model_digest
-from glyph.local.runs.heartbeat import Heartbeat
 from glyph.local.runs.run_folder import RunFolder
+from glyph.local.training.losses import label_loss
 from glyph.local.training.trainer import Trainer
 from glyph.local.training.workbench import Workbench, wording_of
 from tests.disk import file_size_limit
 from tests.small_runs import (
     MODEL,
     RL,
+    SFT,
     glyph,
     lines,
     manifest,
     outcome,
+    play,
     process_of,
     rl_config,
+    sft_config,
 )
 
 KILLS = 20
@@ -66,6 +70,10 @@ def sessions_of(run: Path) -> int:
     return len(manifest(run)["sessions"]) if (run / "manifest.json").exists() else 0
 
 
+def finished(run: Path) -> bool:
+    return manifest(run)["status"] == "finished"
+
+
 def log_of(run: Path) -> str:
     return (run / "log.txt").read_text()
 
@@ -77,9 +85,9 @@ def log_of(run: Path) -> str:
 def test_kills_at_random_moments_change_nothing(
     tmp_path: Path, unbroken: dict[int, Path], rl_words: list[object], off_policy_steps: int
 ) -> None:
-    """A session is killed between its claim of the folder and its second step or so; where it finishes the run before
-    that, a new run begins, until there were ten kills. Every one of these runs comes to the same end."""
-    dice, stood, runs, longest = random.Random(off_policy_steps), [], [], 0.0
+    """A session is killed while it loads or in its first step, or after a step: while it saves, evaluates or goes on.
+    Where a run comes to its end, a new one begins, until there were ten kills. All of them come to the same end."""
+    dice, stood, runs, start = random.Random(off_policy_steps), [], [], 0.0
     while len(stood) < KILLS // 2:
         run = tmp_path / f"run-{len(runs)}"
         runs.append(run)
@@ -89,18 +97,20 @@ def test_kills_at_random_moments_change_nothing(
             before = sessions_of(run)
             process = process_of(words, tmp_path / "output")
             wait_for(lambda run=run, before=before: sessions_of(run) > before, process)
-            if not longest:
-                began = time.monotonic()
-                wait_for(lambda run=run: steps_of(run) > 0, process)
-                longest = 1.5 * (time.monotonic() - began)
-            process.join(dice.uniform(0, longest))
+            began, done = time.monotonic(), steps_of(run)
+            if not start or dice.random() < 0.5:
+                wait_for(lambda run=run, done=done: steps_of(run) > done or finished(run), process)
+                start = start or time.monotonic() - began
+                process.join(dice.uniform(0, 1.5 * lines(run, "train")[-1]["seconds"]["total"]))
+            else:
+                process.join(dice.uniform(0, start))
             process.kill()
             process.join()
             killed = process.exitcode == -signal.SIGKILL
             assert killed or process.exitcode == 0, (tmp_path / "output").read_text()
             stood += [steps_of(run)] if killed else []
             words = ["resume", run]
-    assert len(set(stood)) > 2, "the kills were to come at different steps"
+    assert len(set(stood)) > 2, f"the kills were to come at different steps: {stood}"
     for run in runs:
         done = glyph("resume", run)
         assert done.exit_code == 0, done.output
@@ -108,8 +118,10 @@ def test_kills_at_random_moments_change_nothing(
 
 
 def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path, unbroken: dict[int, Path], rl_words: list[object]) -> None:
-    run = tmp_path / "run"
-    command = [sys.executable, "-m", "glyph", *map(str, rl_words), "checkpoints.every=0", "--output", str(run)]
+    """In the folder of its default name."""
+    name = "runs/mini-rl-b-seed7"
+    run = tmp_path / name
+    command = [sys.executable, "-m", "glyph", *map(str, rl_words), "checkpoints.every=0"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
     wait_for(lambda: steps_of(run) > 0, process)
     process.send_signal(signal.SIGINT)
@@ -118,7 +130,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path, unbroken: dict[int, 
     assert "warning: stopping: this step is finished and saved first (Ctrl-C again stops at once)" in said
     (saved,) = checkpoints(run / "checkpoints")
     step = int(saved.name.removeprefix("step_"))
-    assert said.endswith(f"stopped after step {step}; go on with: glyph resume {run}\n")
+    assert said.endswith(f"stopped after step {step}; go on with: glyph resume {name}\n")
     assert steps_of(run) == step < 5
     assert manifest(run)["status"] == "interrupted"
     assert f"stopped after step {step}" in log_of(run)
@@ -140,8 +152,8 @@ def test_sigterm_saves_too(tmp_path: Path, rl_words: list[object]) -> None:
 def test_a_second_ctrl_c_stops_at_once(tmp_path: Path, rl_words: list[object]) -> None:
     run, output = tmp_path / "run", tmp_path / "output"
     long = ["evaluation.num_tasks=16", "evaluation.samples=60", "evaluation.temperature=1.0"]
-    process = process_of([*rl_words, *long, "--output", run], output)
-    for expected in ("RL of arm B", "warning: stopping"):
+    process = process_of([*rl_words, *long, "--output", run], output, beat_seconds=0.1)
+    for expected in ("waiting for evaluation after step 0: ", "warning: stopping"):
         wait_for(lambda: expected in output.read_text(), process)  # noqa: B023 (called at once)
         assert process.pid is not None
         os.kill(process.pid, signal.SIGINT)
@@ -202,24 +214,20 @@ def test_metrics_that_cannot_be_written_end_the_run(
 def test_killed_workers_of_the_environment_change_nothing(
     tmp_path: Path, unbroken: dict[int, Path], rl_words: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every second test finds its worker killed: some before they begin, some while the candidate runs."""
-    run, lock, tests, real = tmp_path / "run", threading.Lock(), [0], pool.run_test
+    """A worker that has served once is killed, before its second test or while the candidate runs; twenty of them."""
+    run, tests, real = tmp_path / "run", [], pool.run_test
 
     def run_test(zygote: Any, *rest: Any) -> Any:
-        with lock:
-            tests[0] += 1
-            number = tests[0]
-        if number % 4 == 0:
-            zygote.process.kill()
-        elif number % 4 == 2:
-            threading.Timer(0.002, zygote.process.kill).start()
+        tests.append(zygote)
+        if tests.count(zygote) > 1 and len(set(map(id, tests))) <= 20:
+            threading.Timer(0.004 * (len(tests) % 3), zygote.process.kill).start()
         return real(zygote, *rest)
 
     with monkeypatch.context() as patch:
         patch.setattr(pool, "run_test", run_test)
         done = glyph(*rl_words, "--output", run)
     assert done.exit_code == 0, done.output
-    assert tests[0] > 20
+    assert len(set(map(id, tests))) > 15
     assert outcome(run) == outcome(unbroken[0])
 
 
@@ -297,6 +305,32 @@ def test_a_loss_that_is_not_a_number_skips_its_step(
     assert before == after != last
 
 
+def test_sft_stops_at_a_loss_that_is_not_a_number(
+    tmp_path: Path, small_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = ["sft.steps=3", "checkpoints.every=1", "optimiser.warmup_steps=1"]
+    whole, run, losses, real = (
+        play(tmp_path / "whole", sft_config("b", small_data, settings)),
+        tmp_path / "run",
+        [0],
+        label_loss,
+    )
+
+    def loss(*given: Any) -> torch.Tensor:
+        losses[0] += 1
+        return real(*given) * (torch.nan if losses[0] == 2 else 1)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("glyph.local.training.trainer.label_loss", loss)
+        done = glyph("sft", "b", "--model", MODEL, "--data", small_data, "--output", run, *SFT, *settings)
+    reason = "the label loss of micro-batch 1 of 1 is not finite: the step is not taken"
+    assert (done.exit_code, done.stderr.splitlines()[-1]) == (2, f"glyph sft: {reason}")
+    assert reason in log_of(run)
+    assert steps_of(run) == 1
+    assert glyph("resume", run).exit_code == 0
+    assert outcome(run) == outcome(whole)
+
+
 def test_ten_steps_that_train_nothing_end_the_run(tmp_path: Path, small_data: Path) -> None:
     """The base model says no turn of the protocol, so that all rewards are 0."""
     run = tmp_path / "run"
@@ -308,6 +342,7 @@ def test_ten_steps_that_train_nothing_end_the_run(tmp_path: Path, small_data: Pa
     assert done.stderr.endswith(f"glyph rl: {reason}\n")
     assert reason in log_of(run)
     assert (manifest(run)["status"], manifest(run)["error"]) == ("failed", f"RunFailedError: {reason}")
+    assert all("no token to train" in line["skipped"] for line in lines(run, "train"))
     assert steps_of(run) == 10
     assert [folder.name for folder in checkpoints(run / "checkpoints")] == ["step_000010"]
     assert glyph("resume", run).exit_code == 2
@@ -399,7 +434,7 @@ def test_the_heartbeat_says_what_is_waited_for(
     tmp_path: Path, rl_words: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = tmp_path / "run"
-    monkeypatch.setattr(RunFolder, "heartbeat", lambda self, say: Heartbeat(say, 0.03, self.path / "heartbeat.json"))
+    monkeypatch.setattr(RunFolder, "heartbeat", partialmethod(RunFolder.heartbeat, every_seconds=0.03))
     done = glyph(*rl_words, "rl.steps=1", "evaluation.at_start=false", "--output", run)
     assert done.exit_code == 0, done.output
     assert re.search(r"waiting for rollouts of step 1: \d+ rollouts in generation, \d+ in a test \(0 s\)", done.stderr)

@@ -13,7 +13,6 @@ from glyph.local.rollouts.collector import Played
 from glyph.local.training.packing import plant
 from glyph.protocol import Arm
 
-PARTS = ("generation", "environment", "training", "other", "total")
 Step = dict[str, float]
 
 

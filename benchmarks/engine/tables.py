@@ -14,7 +14,7 @@ LABELS = {
 
 
 def render(figures: Figures) -> str:
-    parts = [_machine, _step, _rollouts, _generation, _trainer, _labels, _context, _checkpoint]
+    parts = [_machine, _step, _rollouts, _generation, _trainer, _labels, _context, _others]
     return "\n\n".join(part(figures) for part in parts)
 
 
@@ -145,9 +145,13 @@ def _context(figures: Figures) -> str:
     return _table(header, rows)
 
 
-def _checkpoint(figures: Figures) -> str:
-    of = figures["checkpoint"]
-    rows = [["a checkpoint with the optimiser", _n(of["mib"], 1), _s(of["seconds"])]]
-    memory = figures["machine"].get("peak_memory_gib")
-    table = _table(["saved", "MiB", "s"], rows)
-    return table + (f"\n\nPeak memory of the GPU over the whole run: {memory:.1f} GiB." if memory else "")
+def _others(figures: Figures) -> str:
+    of, step = figures["checkpoint"], figures["step"]
+    rows = [
+        [f"a checkpoint with the optimiser, {_n(of['mib'])} MiB", f"{_s(of['seconds'])} s"],
+        ["the weights pushed to the generator", f"{step['a']['weights_push'] * 1e3:.1f} ms"],
+        ["the first step of Arm A, with what is allocated and captured once", f"{_s(step['a']['first_total'])} s"],
+    ]
+    if memory := figures["machine"].get("peak_memory_gib"):
+        rows.append(["memory of the GPU at its peak, everything of this benchmark loaded", f"{memory:.0f} GiB"])
+    return _table(["beside these", ""], rows)

@@ -7,6 +7,7 @@ without cross-entropy. All rewards alternate between 1 and 0, so that every roll
 
 import statistics
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -16,7 +17,7 @@ from typing import Any
 import torch
 
 from benchmarks.engine.setting import Engine, Setting
-from benchmarks.engine.timing import ratio, seconds_of, significant, timed
+from benchmarks.engine.timing import ratio, significant, timed
 from benchmarks.engine.trl_trainer import TrlTrainer, trl_versions
 from glyph.credit import TrainingSample
 from glyph.local.rollouts.collector import Played
@@ -117,14 +118,15 @@ def with_own_logprobs(engine: Engine, sample: TrainingSample) -> TrainingSample:
 
 
 def measure_checkpoint(setting: Setting, engine: Engine) -> dict[str, Any]:
-    """Seconds of a checkpoint's save, moments of the optimiser included, each under another step."""
+    """Wall-clock seconds of a checkpoint's save, moments of the optimiser included, each under another step."""
     bench = engine.bench
     with tempfile.TemporaryDirectory(prefix="glyph-benchmark-") as folder:
 
-        def save(step: int) -> None:
-            state = {"trainer": bench.trainer.state_dict()}
+        def save(step: int) -> float:
+            state, started = {"trainer": bench.trainer.state_dict()}, time.perf_counter()
             save_checkpoint(Path(folder), step, bench.model, bench.tokenizer, state, {}, keep_last=1)
+            return time.perf_counter() - started
 
-        seconds = [seconds_of(partial(save, step), setting.device) for step in range(setting.sizes.checkpoints)]
+        seconds = [save(step) for step in range(setting.sizes.checkpoints)]
         size = sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
     return {"n": len(seconds), "seconds": significant(statistics.median(seconds)), "mib": significant(size / 2**20)}

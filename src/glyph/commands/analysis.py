@@ -140,7 +140,8 @@ def _facts_of(folder: Path) -> dict[str, Any]:
     with suppress(OSError, ValueError, AttributeError, TypeError):
         manifest = json.loads((folder / "manifest.json").read_text())
         kept = ("commit", "versions", "executor", "machine", "wording_digest", "data")
-        return {**manifest["plan"], **{name: manifest[name] for name in kept if name in manifest}}
+        plan = manifest.get("plan") or {name: manifest[name] for name in ("model", "arm", "split") if name in manifest}
+        return {**plan, **{name: manifest[name] for name in kept if name in manifest}}
     with suppress(OSError, ValueError):
         config = tomllib.loads((folder / "config.toml").read_text())
         return {name: config[name] for name in ("model", "sampling", "taskset") if name in config}

@@ -112,6 +112,7 @@ class Collector:
         messages = opening(assignment.task, rules.arm, rules.variant, self._wording, rules.budget, self._shots)
         episode = Episode(rules, assignment.task.task_id, messages, Workspace())
         rollout = _Live(assignment, assignment.session(rules), episode)
+        assert rollout.session not in self._live, f"two rollouts are called {rollout.session}"
         self._live[rollout.session] = rollout
         yield from self._act(rollout, episode.start(), threads)
 

@@ -60,9 +60,14 @@ class Player:
         )
 
     def training(self, step: int, tasks: Sequence[CodeTask]) -> Generated:
-        """The groups of a training step."""
+        """The groups of a training step. Where a task stands twice, its second group goes on counting samples."""
         of, group = self.config.sampling, self.config.rl.group_size
-        work = [Assignment(task, "train", sample) for task in tasks for sample in range(group)]
+        before = [[task.task_id for task in tasks[:place]].count(tasks[place].task_id) for place in range(len(tasks))]
+        work = [
+            Assignment(task, "train", groups * group + sample)
+            for task, groups in zip(tasks, before, strict=True)
+            for sample in range(group)
+        ]
         sampling = SamplingParams(of.temperature, of.top_k, of.top_p, of.max_completion_tokens)
         return self.play(step, work, sampling, f"{self.config.seed}/{step}")
 

@@ -74,9 +74,10 @@ class RlRun:
         """Go on from `done` finished steps. Raises: RunStopped, RunFailedError, CheckpointError."""
         steps = self.config.rl.steps
         self.generator.load_weights_from(self.bench.model)
-        self._evaluate_if_due(done)
+        if not stop.requested:
+            self._evaluate_if_due(done)
         for step in range(done + 1, steps + 1):
-            if stop.requested:  # while evaluating
+            if stop.requested:  # while loading or evaluating
                 self._end_early(step - 1)
             line = self._step(step)
             self.folder.log_metrics(line)

@@ -190,6 +190,8 @@ def model_folder(name: str) -> str:
     A checkpoint under its name is complete; its digests are not checked here, for half a billion weights take seconds.
     """
     path = Path(name)
+    if name.startswith(("/", "./", "../", "~")) and not path.is_dir():
+        raise ValueError(f"{name}: no such model folder")
     if not (path / "checkpoints").is_dir():
         return name
     found = checkpoints(path / "checkpoints")
