@@ -353,3 +353,16 @@ def test_on_any_tokenisation_the_label_is_masked_and_the_verified_text_comes_out
     trained = b"".join(CODEC.token_bytes(i) for i, w in zip(label.token_ids, label.ce_weights, strict=True) if w)
     assert verified.value.encode() in trained
     assert len(trained) <= len(verified.value) + 14  # the label, and at most what one token at each end spans
+
+
+def test_a_turn_whose_label_is_not_found_earns_no_credit() -> None:
+    branch = (given_message(0), turn(1, "<PREDICTION>", "RUNTIME", "_ERROR", "</PREDICTION>", "\n", "prose "))
+    credited = credit_rollout([branch], record(target(1, PASS, FAIL)), SEPARATE, CreditOptions())
+    assert credited.misses == {Miss.NOT_FOUND: 1}
+    assert not any(w for w, m in zip(credited.samples[0].rl_weights, credited.samples[0].mask, strict=True) if m)
+
+
+def test_a_label_sample_without_weight_is_left_as_it_is() -> None:
+    sample = TrainingSample((1, 2), (False,) * 2, (0.0,) * 2, (0.0,) * 2, (0.0,) * 2, label=PASS)
+    for normalisation in CeNormalisation:
+        assert weigh_labels([sample], CreditOptions(normalisation=normalisation)) == [sample]

@@ -131,7 +131,7 @@ def test_experience_is_credited_by_the_rule(folder: Path, played: list[Played]) 
 
 def test_a_rule_that_does_not_answer_for_each_rollout_is_refused(played: list[Played]) -> None:
     codec = codec_of(tiny_tokenizer())
-    with pytest.raises(ValueError, match="the credit rule gave the samples of 1 rollouts for a group of 3"):
+    with pytest.raises(ValueError, match="samples of 1 rollouts for a group of 3"):
         make_experience(played, 3, codec, CreditOptions(), lambda group, rewards, options: [()])
 
 

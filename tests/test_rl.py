@@ -107,7 +107,7 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(
     run = play(tmp_path / "run", rl_config(sft_runs["b"], "b", small_data, settings), stop_after)
     assert manifest(run)["status"] == "interrupted"
     _, step = stop_after
-    assert [folder.name for folder in checkpoints(run / "checkpoints")] == ([f"step_00000{step}"] if step else [])
+    assert [folder.name for folder in checkpoints(run / "checkpoints")][-1:] == ([f"step_00000{step}"] if step else [])
     done = glyph("resume", run)
     assert done.exit_code == 0, done.output
     assert outcome(run) == outcome(unbroken[off_policy_steps])

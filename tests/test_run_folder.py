@@ -70,7 +70,7 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "run"
     create(path).finish("finished")
     before = {file: file.read_bytes() for file in path.iterdir()}
-    with pytest.raises(RunFolderError, match=r"not empty \(it holds config.toml.*give another folder, or --resume"):
+    with pytest.raises(RunFolderError, match=r"not empty \(it holds config.toml.*give another folder, or go on"):
         create(path)
     assert {file: file.read_bytes() for file in path.iterdir() if file.name != ".lock"} == {
         file: content for file, content in before.items() if file.name != ".lock"

@@ -128,8 +128,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path, unbroken: dict[int, 
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "warning: stopping: this step is finished and saved first (Ctrl-C again stops at once)" in said
-    (saved,) = checkpoints(run / "checkpoints")
-    step = int(saved.name.removeprefix("step_"))
+    step = int(checkpoints(run / "checkpoints")[-1].name.removeprefix("step_"))
     assert said.endswith(f"stopped after step {step}; go on with: glyph resume {name}\n")
     assert steps_of(run) == step < 5
     assert manifest(run)["status"] == "interrupted"
@@ -145,8 +144,7 @@ def test_sigterm_saves_too(tmp_path: Path, rl_words: list[object]) -> None:
     process.terminate()
     process.join()
     assert process.exitcode == 130, output.read_text()
-    (saved,) = checkpoints(run / "checkpoints")
-    assert saved.name == f"step_{steps_of(run):06d}"
+    assert checkpoints(run / "checkpoints")[-1].name == f"step_{steps_of(run):06d}"
 
 
 def test_a_second_ctrl_c_stops_at_once(tmp_path: Path, rl_words: list[object]) -> None:
@@ -376,6 +374,21 @@ def test_a_run_in_use_and_a_folder_that_is_none_are_refused(
     done = glyph("resume", tmp_path / "nothing")
     assert done.exit_code == 2
     assert done.stderr.startswith(f"glyph resume: {tmp_path}/nothing: no run to resume")
+
+
+def test_a_run_does_not_go_on_with_other_data(tmp_path: Path, small_data: Path) -> None:
+    data, run = shutil.copytree(small_data, tmp_path / "data"), tmp_path / "run"
+    words = ["sft", "b", "--model", MODEL, "--data", data, "--output", run, *SFT]
+    assert glyph(*words, "sft.steps=1", "optimiser.warmup_steps=0").exit_code == 0
+    (run / "manifest.json").write_text(json.dumps(manifest(run) | {"status": "interrupted"}))
+    assert glyph("resume", run).exit_code == 0
+    facts = json.loads((data / "manifest.json").read_text())
+    facts["files"]["sft/arm_b/train.jsonl"] = "0" * 64
+    (data / "manifest.json").write_text(json.dumps(facts))
+    (run / "manifest.json").write_text(json.dumps(manifest(run) | {"status": "interrupted"}))
+    done = glyph("resume", run)
+    assert done.exit_code == 2
+    assert f"{data} is no longer the data that the run began with: sft/arm_b/train.jsonl differ" in done.stderr
 
 
 def test_rl_without_a_model_is_refused(tmp_path: Path, small_data: Path) -> None:

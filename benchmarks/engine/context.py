@@ -45,7 +45,7 @@ def measure_context(setting: Setting, engine: Engine, core: EngineCore) -> dict[
         prompts = [rollouts[i - i % GROUP].token_ids[:cut] for i in range(len(rollouts))]
         ways[f"training {length}"] = partial(trainer.step, trees, of.temperature)
         ways[f"generation {length}"] = partial(generate, core, prompts, length // 4, of.temperature, of.top_k)
-    seconds = timed(ways, sizes.rounds, 2 * sizes.limit_seconds, setting.device)
+    seconds = timed(ways, sizes.rounds, sizes.limit_seconds, setting.device)
     middle = {name: statistics.median(each) for name, each in seconds.items()}
     lengths = {
         str(length): {

@@ -35,28 +35,31 @@ STILL = ("optimiser.learning_rate=1e-9", "optimiser.warmup_steps=0", "optimiser.
 class Sizes:
     """How much is measured. `rollouts` of a step, of which the first `trained` are for the comparisons of trainers.
 
-    No new round of a comparison begins after `limit_seconds`; those with many or long ways have twice as long.
+    No new round of a measure begins after `limit_seconds`; a step with and without labels has `pair_seconds`.
     """
 
     sft_steps: int
     rollouts: int
     trained: int
-    step_rounds: int
-    rounds: int
-    limit_seconds: float
     rollouts_per_step: tuple[int, ...]
+    step_rounds: int
     rows: int
     new_tokens: int
     contexts: tuple[int, ...]
     context_rollouts: int
     checkpoints: int
+    rounds: int
+    limit_seconds: float
+    pairs: int
+    pair_seconds: float
 
 
+COUNTS, CONTEXTS = (8, 16, 32, 64), (256, 512, 1024, 2048)
 FULL = {
-    "cpu": Sizes(160, 64, 32, 3, 7, 12.0, (8, 16, 32, 64), 64, 64, (256, 512, 1024, 2048), 4, 5),
-    "cuda": Sizes(20, 64, 64, 3, 7, 6.0, (8, 16, 32, 64), 64, 256, (256, 512, 1024, 2048), 32, 1),
+    "cpu": Sizes(160, 64, 32, COUNTS, 3, 64, 64, CONTEXTS, 4, 5, rounds=5, limit_seconds=30, pairs=15, pair_seconds=60),
+    "cuda": Sizes(20, 64, 64, COUNTS, 3, 64, 256, CONTEXTS, 32, 1, rounds=5, limit_seconds=5, pairs=9, pair_seconds=10),
 }
-QUICK = Sizes(6, 8, 8, 1, 1, 0.0, (8,), 8, 4, (64, 128), 2, 1)
+QUICK = Sizes(6, 8, 8, (8,), 1, 8, 4, (64, 128), 2, 1, rounds=1, limit_seconds=0, pairs=1, pair_seconds=0)
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ def measure_step(setting: Setting, engines: Mapping[Arm, Engine]) -> tuple[dict[
         return parts
 
     ways = {arm.value: partial(step, arm, count(1)) for arm in engines}
-    steps = alternate(ways, sizes.step_rounds, 2 * sizes.limit_seconds)
+    steps = alternate(ways, sizes.step_rounds, sizes.limit_seconds)
     of = [[each["total"] for each in steps[arm.value]] for arm in (Arm.PREDICTIVE, Arm.REACTIVE)]
     figures: dict[str, Any] = {
         "rollouts": sizes.rollouts,
@@ -74,6 +74,6 @@ def measure_rollouts_per_step(setting: Setting, engine: Engine) -> dict[str, Any
     """Steps of Arm B with more and more rollouts, in groups of `GROUP`."""
     sizes, numbers = setting.sizes, count(1000)
     ways = {str(n): partial(rl_step, engine, numbers, n, min(GROUP, n)) for n in sizes.rollouts_per_step}
-    results = alternate(ways, sizes.step_rounds, 2 * sizes.limit_seconds, warm_up=False)  # `measure_step` did
+    results = alternate(ways, sizes.step_rounds, sizes.limit_seconds, warm_up=False)  # `measure_step` did
     by_count = {n: medians([step for step, _ in each]) for n, each in results.items()}
     return {"arm": engine.config.arm.value, "rounds": len(next(iter(results.values()))), "steps": by_count}

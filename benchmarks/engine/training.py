@@ -36,7 +36,10 @@ def trees_of(samples: Samples, shared: bool = True, labels: bool = True) -> list
 def measure_labels(
     setting: Setting, engine: Engine, played: Sequence[Played], reactive: Sequence[Played]
 ) -> dict[str, Any]:
-    """Steps of one trainer on Arm B's rollouts, label samples in three ways, and on Arm A's rollouts."""
+    """Steps of one trainer on Arm B's rollouts, label samples in three ways, and on Arm A's rollouts.
+
+    The step with shared labels and the one without, which differ by little, are measured as pairs of their own.
+    """
     sizes, samples, others = setting.sizes, engine.samples(played, 1), engine.samples(reactive, 1)
     ways = {
         "shared": trees_of(samples),
@@ -49,8 +52,11 @@ def measure_labels(
     def step(name: str) -> None:
         counts[name] = engine.bench.trainer.step(ways[name], engine.config.sampling.temperature)
 
-    seconds = timed({n: partial(step, n) for n in ways}, sizes.rounds, 2 * sizes.limit_seconds, setting.device)
+    steps = {name: partial(step, name) for name in ways}
+    pairs = timed({n: steps[n] for n in ("shared", "without")}, sizes.pairs, sizes.pair_seconds, setting.device)
+    seconds = timed(steps, sizes.rounds, sizes.limit_seconds, setting.device)
     figures: dict[str, Any] = {"rollouts": len(samples), "rollouts_a": len(others), "rounds": len(seconds["shared"])}
+    figures |= {"pairs": len(pairs["shared"])}
     figures["labels"] = sum(each.label is not None for one in samples for each in one)
     for name, each in seconds.items():
         figures[name] = {
@@ -61,6 +67,7 @@ def measure_labels(
             "seconds_over_without": significant(ratio(each, seconds["without"])),
             "seconds_over_arm_a": significant(ratio(each, seconds["arm_a"])),
         }
+    figures["shared"]["seconds_over_without"] = significant(ratio(pairs["shared"], pairs["without"]))
     return figures
 
 

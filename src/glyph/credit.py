@@ -116,7 +116,7 @@ class Miss(str, Enum):
 
     NO_SAMPLED_LABEL = "no_sampled_label"  # the turn gave none: there is no place for the verified one
     NO_TOKENS = "no_tokens"  # no branch holds the turn as sampled
-    NOT_FOUND = "not_found"  # the sampled bytes do not say the label that was recorded
+    NOT_FOUND = "not_found"  # the sampled bytes do not say the label that was recorded: the turn earns no RL credit
     TOO_LONG = "too_long"
 
 
@@ -219,6 +219,9 @@ def _branch_sample(
     token_ids = tuple(i for segment in branch for i in segment.token_ids)
     weights = [1.0] * len(token_ids)
     for turn, target in zip(turns, targets, strict=True):
+        if turn is Miss.NOT_FOUND and options.label_credit is LabelCredit.MASKED:
+            for position in _sampled_positions(branch, target.message_index):  # the label is somewhere in there
+                weights[position] = 0.0
         if not isinstance(turn, _Turn):
             continue
         spans = [turn.label] if options.label_credit is LabelCredit.MASKED else []
@@ -237,6 +240,19 @@ def _branch_sample(
         ce_weights=(0.0,) * len(token_ids),
         branch=index,
     )
+
+
+def _sampled_positions(branch: Branch, message_index: int) -> list[int]:
+    """Where the sampled tokens of a message stand in a branch."""
+    starts = accumulate((len(segment.token_ids) for segment in branch), initial=0)
+    found = [(start, segment) for start, segment in zip(starts, branch, strict=False)]
+    return [
+        start + i
+        for start, segment in found
+        if segment.message_index == message_index
+        for i, mine in enumerate(segment.sampled)
+        if mine
+    ]
 
 
 def _label_sample(
@@ -314,7 +330,7 @@ def weigh_labels(samples: Sequence[TrainingSample], options: CreditOptions) -> l
     TOKEN: alpha a token. LABEL: each label the same, however many tokens it has. CLASS: each class that occurs the
     same, however often it occurs.
     """
-    labelled = [sample for sample in samples if sample.label]
+    labelled = [sample for sample in samples if sample.label and _label_tokens(sample)]
     counts = Counter(sample.label for sample in labelled)
     total = sum(_label_tokens(sample) for sample in labelled)
 
@@ -330,7 +346,7 @@ def weigh_labels(samples: Sequence[TrainingSample], options: CreditOptions) -> l
         each = weight(sample)
         return replace(sample, ce_weights=tuple(each if w else 0.0 for w in sample.ce_weights))
 
-    return [weighed(sample) if sample.label else sample for sample in samples]
+    return [weighed(sample) if sample.label and _label_tokens(sample) else sample for sample in samples]
 
 
 def _label_tokens(sample: TrainingSample) -> int:

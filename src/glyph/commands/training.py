@@ -75,12 +75,24 @@ def resume(run: Annotated[Path, typer.Argument(help="the folder of an interrupte
     from glyph.local.runs.run_manifest import read_manifest
 
     with _one_line_errors("resume", run):
-        finished = read_manifest(run)["status"] == "finished"
+        begun = read_manifest(run)
+        finished = begun["status"] == "finished"
         config = read_config(run)
         if not finished:
+            _require_same_data(config, begun.get("data") or {})
             with RunFolder.open(run) as folder:
                 _train(config, folder)
     _say_next(config, f"{run} is finished already: nothing is left to do" if finished else f"wrote {run}", run)
+
+
+def _require_same_data(config: SftConfig | RlConfig, begun: Mapping[str, Any]) -> None:
+    """Raises: ValueError: by their manifests, the data are no longer those that the run began with."""
+    files = data_facts(config.data).get("files") or {}
+    if changed := [name for name, digest in (begun.get("files") or {}).items() if files.get(name) != digest]:
+        raise ValueError(
+            f"{config.data} is no longer the data that the run began with: {', '.join(changed[:3])} differ; "
+            "prepare it as it was, or begin a new run"
+        )
 
 
 def _start(
@@ -128,7 +140,9 @@ def _train_to_the_end(config: SftConfig | RlConfig, folder: Any) -> None:
     title = f"{config.stage.upper()} of arm {config.arm.value.upper()}, scale {config.scale}, seed {config.seed}"
     with ExitStack() as stack:
         resolved = config.model_dump(mode="json")
-        folder.trackers += open_trackers(names, folder.path, folder.path.name, resolved, config.tracking.project)
+        done = max((line["step"] for line in folder.metrics("train")), default=0)
+        run_id, project = folder.manifest["run_id"], config.tracking.project
+        folder.trackers += open_trackers(names, folder.path, run_id, resolved, project, first_step=done)
         stop = stack.enter_context(StopRequest().listening())
         watch = stack.enter_context(_Console(title, steps, folder))
         if isinstance(config, SftConfig):

@@ -39,7 +39,7 @@ class Executor:
     def __init__(self, limits: Limits | None = None, level: str = "auto", workers: int = 2) -> None:
         self.limits = limits or Limits()
         self.python_version, self.syscall_filter, self._closed = "", False, False
-        self._workers = workers
+        self.workers = workers
         self._known: dict[str, KnownValues] = {}
         self._adopt_process()
         self.level, zygote = choose_level(level, _try_level)
@@ -111,7 +111,7 @@ class Executor:
     def _adopt_process(self) -> None:
         """Begin with an empty pool; after a fork too, since the parent goes on using its zygotes' sockets."""
         self._idle: queue.LifoQueue[Zygote] = queue.LifoQueue()
-        self._slots = threading.BoundedSemaphore(self._workers)
+        self._slots = threading.BoundedSemaphore(self.workers)
         self._owner = os.getpid()
 
     def _acquire(self) -> Zygote:

@@ -6,6 +6,7 @@ moved together, by the name of the run's folder next to it. One of another varia
 """
 
 import json
+import os
 import re
 from collections.abc import Sequence
 from contextlib import suppress
@@ -80,5 +81,5 @@ def _line(run: TrainingRun, file: TraceFile, model: Path) -> EvaluationLine | No
         n=len(rollouts),
         errors=sum(trace.error is not None for trace in file.traces),
         metrics=metrics,
-        traces=str(file.path.resolve()),
+        traces=os.path.relpath(file.path.resolve(), run.folder.resolve()),
     )

@@ -30,8 +30,8 @@ class Role(str, Enum):
 
     CONTEXT = "context"  # not sampled: prompt, tool results, template
     RL = "rl"
-    MASKED = "masked"  # a sampled label, weight 0
-    UNTRAINED = "untrained"  # sampled, but its group was uniform or its decision overridden
+    MASKED = "masked"  # sampled, but without credit by rule: a label, a decision that a variant overrode
+    UNTRAINED = "untrained"  # sampled, but its rollout or its group trains nothing
 
 
 class LabelBranch(BaseModel):

@@ -58,7 +58,7 @@ def load_generator(config: RlConfig, folder: str) -> SteppedGenerator:
         torch.set_num_threads(config.threads)
     if config.generation.backend == "vllm":
         return _vllm(config, folder)
-    return _engine(config, load_model(folder, device))
+    return _engine(config, load_model(folder, device, getattr(torch, config.dtype)))
 
 
 def _engine(config: RlConfig, model: PreTrainedModel) -> EngineCore:

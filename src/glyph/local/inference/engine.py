@@ -14,6 +14,7 @@ Not done here: threads (`generation.GenerationEngine`), text, chat, streaming, s
 attention with a sliding window.
 """
 
+import logging
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,6 +35,8 @@ from glyph.local.inference.requests import Completion, GenerationError, Generati
 from glyph.local.inference.rows import Row
 from glyph.local.inference.sampling import SamplingTable, UniformStream, sample
 from glyph.local.inference.weights import copy_weights
+
+logger = logging.getLogger(__name__)
 
 MIN_SHARED_TOKENS = 16
 """A shared prefix shorter than this is not worth a copy."""
@@ -307,6 +310,7 @@ class EngineCore:
         self._table = None
 
     def _fail_all(self, error: Exception) -> None:
+        logger.warning("a generation step failed, and with it all live requests: %s", error, exc_info=error)
         failure = GenerationError(f"{type(error).__name__}: {error}")
         failure.__cause__ = error
         tickets = dict.fromkeys(row.ticket for row in [*self._live, *self._joining])

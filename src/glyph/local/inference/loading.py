@@ -46,12 +46,12 @@ def expect_many_shapes() -> None:
     torch.backends.cuda.enable_cudnn_sdp(False)
 
 
-def load_model(model_dir: str | Path, device: str = "auto") -> PreTrainedModel:
-    """Load a causal language model for generation: float32 on a CPU, where bf16 is slow, else bfloat16."""
+def load_model(model_dir: str | Path, device: str = "auto", dtype: torch.dtype = torch.bfloat16) -> PreTrainedModel:
+    """Load a causal language model for generation: float32 on a CPU, where bf16 is slow, else in `dtype`."""
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     expect_many_shapes()
-    dtype = torch.float32 if device == "cpu" else torch.bfloat16
+    dtype = torch.float32 if device == "cpu" else dtype
     model: Any = AutoModelForCausalLM.from_pretrained(model_dir, dtype=dtype, attn_implementation="sdpa")
     return use_grouped_attention(model.to(device))
 

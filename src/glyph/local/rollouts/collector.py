@@ -24,8 +24,6 @@ from glyph.tasks.prompts import Wording, opening
 from glyph.tasks.task import CodeTask
 from glyph.workspace import Workspace
 
-TEST_THREADS = 8
-
 
 @dataclass(frozen=True)
 class Assignment:
@@ -92,7 +90,7 @@ class Collector:
     def collect(self, assignments: Sequence[Assignment]) -> Iterator[Played]:
         """Play all; rollouts start in the given order and are yielded as they end."""
         waiting = deque(assignments)
-        with ThreadPoolExecutor(TEST_THREADS, thread_name_prefix="glyph-tests") as threads:
+        with ThreadPoolExecutor(self._executor.workers, thread_name_prefix="glyph-tests") as threads:
             try:
                 while waiting or self._live:
                     while waiting and len(self._live) < self._concurrency:

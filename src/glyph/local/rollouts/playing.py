@@ -4,6 +4,7 @@ Shared by training steps, evaluations inside a run and `glyph evaluate`: one way
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -62,12 +63,12 @@ class Player:
     def training(self, step: int, tasks: Sequence[CodeTask]) -> Generated:
         """The groups of a training step. Where a task stands twice, its second group goes on counting samples."""
         of, group = self.config.sampling, self.config.rl.group_size
-        before = [[task.task_id for task in tasks[:place]].count(tasks[place].task_id) for place in range(len(tasks))]
-        work = [
-            Assignment(task, "train", groups * group + sample)
-            for task, groups in zip(tasks, before, strict=True)
-            for sample in range(group)
-        ]
+        groups: Counter[str] = Counter()
+        work: list[Assignment] = []
+        for task in tasks:
+            first = groups[task.task_id] * group
+            work += [Assignment(task, "train", sample) for sample in range(first, first + group)]
+            groups[task.task_id] += 1
         sampling = SamplingParams(of.temperature, of.top_k, of.top_p, of.max_completion_tokens)
         return self.play(step, work, sampling, f"{self.config.seed}/{step}")
 

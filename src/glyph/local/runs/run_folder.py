@@ -79,7 +79,7 @@ class RunFolder:
             if others := sorted(entry.name for entry in path.iterdir() if entry.name != _LOCK):
                 raise RunFolderError(
                     f"{path}: not empty (it holds {', '.join(others[:3])}) and nothing is overwritten: "
-                    "give another folder, or --resume to go on with the run in it"
+                    f"give another folder, or go on with the run in it: glyph resume {path}"
                 )
             write_durably(path / CONFIG, config_toml)
             return cls(path, lock, begin_session(path, new_manifest(facts)))

@@ -21,7 +21,8 @@ def annotate(
     trunk = credited.samples[0]
     final = next((sample for sample in samples if sample.label is None), None)
     trains = final is not None and any(w and m for w, m in zip(final.rl_weights, final.mask, strict=True))
-    roles = [_role(m, w, trains) for m, w in zip(trunk.mask, trunk.rl_weights, strict=True)]
+    weights = final.rl_weights if final and trains else trunk.rl_weights
+    roles = [_role(m, w, trains) for m, w in zip(trunk.mask, weights, strict=True)]
     text = _pieces(trunk.token_ids, codec)
     return {
         "advantage": final.advantage if final and trains else None,

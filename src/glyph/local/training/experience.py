@@ -11,6 +11,7 @@ import logging
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 
 from glyph.credit import (
     Codec,
@@ -141,9 +142,19 @@ def _credit(
 def _ruled(
     rule: CreditRule, group: list[Credited], rewards: list[float], options: CreditOptions
 ) -> list[tuple[TrainingSample, ...]]:
+    """What a rule makes of a group. Raises: ValueError, naming the rule, for what no trainer could use."""
     samples = rule(group, rewards, options) if group else []
+    name = f"{rule.__module__}:{getattr(rule, '__qualname__', rule)}"
     if len(samples) != len(group):
-        raise ValueError(f"the credit rule gave the samples of {len(samples)} rollouts for a group of {len(group)}")
+        raise ValueError(f"credit rule {name}: samples of {len(samples)} rollouts for a group of {len(group)}")
+    for sample in (sample for shipped in samples for sample in shipped):
+        streams = (sample.mask, sample.rl_weights, sample.ce_weights, sample.logprobs)
+        if any(len(stream) != len(sample.token_ids) for stream in streams):
+            raise ValueError(
+                f"credit rule {name}: a sample's streams do not align with its {len(sample.token_ids)} tokens"
+            )
+        if not all(map(isfinite, (sample.advantage, *sample.rl_weights, *sample.ce_weights))):
+            raise ValueError(f"credit rule {name}: an advantage or a weight is not a finite number")
     return samples
 
 

@@ -87,8 +87,8 @@ class RlRun:
                 raise RunFailedError(f"{self.lost_steps} steps in a row trained nothing; the last: {line['skipped']}")
             if stop.requested and step < steps:
                 self._end_early(step)
-            if due(step, self.config.checkpoints.every, steps):
-                self.save(step)
+            if any(due(step, every, steps) for every in (self.config.checkpoints.every, self.config.evaluation.every)):
+                self.save(step)  # before the evaluation, which may take long
             self._evaluate_if_due(step)
 
     def _end_early(self, done: int) -> NoReturn:

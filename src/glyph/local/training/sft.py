@@ -53,11 +53,11 @@ def faulty_patches(row: Mapping[str, Any]) -> dict[int, int]:
     messages, states = row["messages"], iter(row["states"])
     found = {}
     for index, message in enumerate(messages):
-        before, call, _ = message["content"].partition(f"CALL {Tool.APPLY_PATCH.value} ")
-        if message["role"] == "assistant" and call:
-            applied = "status: success" in messages[index + 1]["content"]
+        at = f"\n{message['content']}".find(f"\nCALL {Tool.APPLY_PATCH.value} ")  # JSON escapes every other line break
+        if message["role"] == "assistant" and at >= 0:
+            applied = messages[index + 1]["content"].split("\n")[1] == "status: success"
             if not applied or next(states)["label"] != Label.PASS.value:
-                found[index] = len(before.encode())
+                found[index] = len(message["content"][:at].encode())
     return found
 
 

@@ -88,7 +88,7 @@ class Trainer:
     """Trains one model in place.
 
     Raises:
-        ValueError: weights that are not float32 (float64 will do), or attention that is not full.
+        ValueError: weights that are not float32 (float64 will do), attention that is not full, or dropout.
     """
 
     def __init__(
@@ -101,6 +101,10 @@ class Trainer:
         if model.dtype not in (torch.float32, torch.float64):
             raise ValueError(f"trainer: the weights are {model.dtype}, expected float32; load the model in float32")
         require_full_attention(model)
+        if dropout := [name for name, value in model.config.to_dict().items() if name.endswith(DROPOUT) and value]:
+            raise ValueError(
+                f"trainer: {', '.join(dropout)} must be 0, for a step is a function of its batch"
+            )
         self.model = use_tree_attention(model)
         self.options = optimiser
         self.loss = loss or PolicyLossOptions()
@@ -207,6 +211,7 @@ class Trainer:
         self.steps = state["steps"]
 
 
+DROPOUT = ("dropout", "pdrop")
 SUMS = ("policy_loss", "label_loss", "ce_nll", "entropy", "mismatch_kl", "ratio_mean", "kept_share")
 
 

@@ -31,6 +31,7 @@ from glyph.local.runs.checkpoints import (
     save_checkpoint,
 )
 from glyph.local.runs.run_folder import RunFolder
+from glyph.local.runs.run_manifest import read_manifest
 from glyph.local.training.losses import PolicyLossOptions
 from glyph.local.training.optimiser import OptimiserOptions, Schedule
 from glyph.local.training.trainer import MemoryOptions, Trainer
@@ -197,6 +198,10 @@ def model_folder(name: str) -> str:
     found = checkpoints(path / "checkpoints")
     if not found:
         raise ValueError(f"{name}: the run has no checkpoint yet; go on with it first: glyph resume {name}")
+    if (status := read_manifest(path)["status"]) != "finished":
+        raise ValueError(
+            f"{name}: the run is {status}; go on with it first: glyph resume {name}, or name a checkpoint: {found[-1]}"
+        )
     return str(found[-1])
 
 
