@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
+from glyph.commands.evaluation import _config as evaluation_config
+from glyph.config import dump_config
 from glyph.evaluation.traces import read_traces
 from glyph.local.runs.checkpoints import checkpoints
 from glyph.report.tokens import Role, read_annotated
@@ -61,6 +63,13 @@ def test_evaluating_a_run_is_its_own_last_evaluation(tmp_path: Path, unbroken: d
     done = glyph("evaluate", run, "--split", "validation", "-n", 4, "--output", again)
     assert done.exit_code == 2
     assert "nothing is overwritten" in done.stderr
+
+
+def test_an_sft_run_is_evaluated_with_its_own_wording_and_data(tmp_path: Path, small_data: Path) -> None:
+    own = sft_config("b", small_data, ["prompts=configs/prompts_detail.toml", "seed=3"])
+    (tmp_path / "config.toml").write_text(dump_config(own))
+    config = evaluation_config(str(tmp_path), None, None, [], {"data": None, "device": None})
+    assert (config.arm, config.prompts, config.data, config.seed) == (own.arm, own.prompts, small_data, 3)
 
 
 @pytest.mark.parametrize("off_policy_steps", [0, 1])

@@ -102,9 +102,7 @@ class Trainer:
             raise ValueError(f"trainer: the weights are {model.dtype}, expected float32; load the model in float32")
         require_full_attention(model)
         if dropout := [name for name, value in model.config.to_dict().items() if name.endswith(DROPOUT) and value]:
-            raise ValueError(
-                f"trainer: {', '.join(dropout)} must be 0, for a step is a function of its batch"
-            )
+            raise ValueError(f"trainer: {', '.join(dropout)} must be 0, for a step is a function of its batch")
         self.model = use_tree_attention(model)
         self.options = optimiser
         self.loss = loss or PolicyLossOptions()
