@@ -76,7 +76,7 @@ def test_later_sources_win(tmp_path: Path) -> None:
     first, second = tmp_path / "first.toml", tmp_path / "second.toml"
     first.write_text("seed = 1\n[rl]\nsteps = 11\n[credit]\nalpha = 0.5\n")
     second.write_text('[rl]\nsteps = 12\n[credit]\nnormalisation = "class"\n')
-    assert rl().rl.steps == 80
+    assert rl().rl.steps == 60
     assert rl(overlays=[first]).rl.steps == 11
     both = rl(overlays=[first, second])
     assert (both.rl.steps, both.rl.group_size, both.seed) == (12, 8, 1)
