@@ -455,3 +455,41 @@ def test_the_heartbeat_says_what_is_waited_for(
     seen = json.loads((run / "heartbeat.json").read_text())
     assert seen["pid"] == os.getpid()
     assert seen["step"] in (None, 1)
+
+
+def test_a_start_that_fails_leaves_nothing_in_the_way(small_data: Path, tmp_path: Path) -> None:
+    done = glyph("sft", "b", "--data", small_data, "--output", tmp_path / "run", "--model", tmp_path / "none")
+    assert (done.exit_code, (tmp_path / "run").exists()) == (2, False)
+    broken = tmp_path / "broken"
+    shutil.copytree(MODEL, broken)
+    (broken / "model.safetensors").write_bytes(b"\0" * 100)
+    done = glyph("sft", "b", "--data", small_data, "--output", tmp_path / "run", "--model", broken)
+    assert (done.exit_code, (tmp_path / "run").exists()) == (2, False)
+    assert f"{broken}: no model to be had from there" in done.stderr
+
+
+def test_the_other_arms_model_is_refused(small_data: Path, sft_runs: dict[str, Path], tmp_path: Path) -> None:
+    done = glyph("rl", "a", "--data", small_data, "--output", tmp_path / "run", "--model", sft_runs["b"])
+    assert done.exit_code == 2
+    assert "is a run of arm b, not a" in done.stderr
+
+
+def test_data_that_are_not_those_of_their_manifest_are_refused(small_data: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(small_data, data)
+    traces = data / "sft" / "arm_b" / "train.jsonl"
+    traces.write_text(traces.read_text().replace("FINAL", "FINALE", 1))
+    done = glyph("sft", "b", "--data", data, "--output", tmp_path / "run")
+    assert done.exit_code == 2
+    assert f"{traces} is not the file that manifest.json names" in done.stderr
+
+
+def test_a_changed_config_is_not_resumed(rl_words: list[object], tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert glyph(*rl_words, "rl.steps=1", "evaluation.at_start=false", "--output", run).exit_code == 0
+    (run / "manifest.json").write_text(json.dumps(manifest(run) | {"status": "interrupted"}))
+    config = (run / "config.toml").read_text()
+    (run / "config.toml").write_text(config.replace("seed = ", "seed = 1"))
+    done = glyph("resume", run)
+    assert done.exit_code == 2
+    assert "config.toml was changed since the run began (seed, config_digest differ" in done.stderr

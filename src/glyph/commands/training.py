@@ -1,7 +1,9 @@
 """`glyph sft`, `glyph rl`, `glyph resume`: runs of the embedded engine, each in a folder of its own."""
 
+import hashlib
 import logging
 import shlex
+import shutil
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
@@ -14,7 +16,7 @@ from glyph.commands.console import fail, say
 from glyph.commands.live import TrainingProgress
 from glyph.config import RlConfig, SftConfig, dump_config, load_config, read_config
 from glyph.executor import ExecutorError
-from glyph.tasks.validation import data_facts
+from glyph.tasks.validation import data_facts, require_data
 
 INTERRUPTED = 130
 
@@ -79,10 +81,26 @@ def resume(run: Annotated[Path, typer.Argument(help="the folder of an interrupte
         finished = begun["status"] == "finished"
         config = read_config(run)
         if not finished:
+            _require_same_run(config, begun)
             _require_same_data(config, begun.get("data") or {})
             with RunFolder.open(run) as folder:
                 _train(config, folder)
     _say_next(config, f"{run} is finished already: nothing is left to do" if finished else f"wrote {run}", run)
+
+
+def _require_same_run(config: SftConfig | RlConfig, begun: Mapping[str, Any]) -> None:
+    """Raises: ValueError: config.toml was changed since the run began."""
+    now = {"stage": config.stage, "arm": config.arm.value, "scale": config.scale, "seed": config.seed}
+    now |= {"model": config.model, "config_digest": _config_digest(config)}
+    if changed := [name for name, value in now.items() if begun.get(name, value) != value]:
+        raise ValueError(
+            f"config.toml was changed since the run began ({', '.join(changed)} differ from manifest.json): "
+            "put it back, or begin a new run with it: --config"
+        )
+
+
+def _config_digest(config: SftConfig | RlConfig) -> str:
+    return hashlib.sha256(dump_config(config).encode()).hexdigest()
 
 
 def _require_same_data(config: SftConfig | RlConfig, begun: Mapping[str, Any]) -> None:
@@ -109,9 +127,21 @@ def _start(
     with _one_line_errors(stage, output) as errors:
         config = load_config(stage, scale, arm, overlays, overrides, **fields)
         run = errors.run = output or Path("runs") / f"{scale}-{stage}-{arm}-seed{config.seed}"
-        with RunFolder.create(run, dump_config(config), _facts(config)) as folder:
-            _train(config, folder)
+        facts, created = _facts(config), False
+        try:
+            with RunFolder.create(run, dump_config(config), facts) as folder:
+                created = True
+                _train(config, folder)
+        except Exception:
+            if created and _never_began(run):  # a mended command must not find the remains of this one in its way
+                shutil.rmtree(run)
+            raise
     _say_next(config, f"wrote {run}", run)
+
+
+def _never_began(run: Path) -> bool:
+    """Whether a run holds no number and no weights yet."""
+    return not any((run / name).exists() for name in ("metrics.jsonl", "checkpoints", "traces", "evaluations"))
 
 
 def _train(config: SftConfig | RlConfig, folder: Any) -> None:
@@ -194,6 +224,8 @@ def _facts(config: SftConfig | RlConfig) -> dict[str, Any]:
     from glyph.local.training.workbench import model_folder
 
     source = model_folder(config.model)
+    _require_same_arm(config)
+    require_data(config.data, config.arm)
     try:
         digest: str | None = model_digest(Path(source))
     except CheckpointError:
@@ -210,8 +242,18 @@ def _facts(config: SftConfig | RlConfig) -> dict[str, Any]:
         "model_digest": digest,
         "data": data_facts(config.data),
         "hardware": torch.cuda.get_device_name() if on_gpu else f"CPU, {threads} threads",
+        "config_digest": _config_digest(config),
         "command": shlex.join(["glyph", *sys.argv[1:]]),
     }
+
+
+def _require_same_arm(config: SftConfig | RlConfig) -> None:
+    """Raises: ValueError: the model is a run of the other arm."""
+    run = Path(config.model)
+    if (run / "manifest.json").is_file() and (run / "config.toml").is_file():
+        arm = read_config(run).arm
+        if arm is not config.arm:
+            raise ValueError(f"{run} is a run of arm {arm.value}, not {config.arm.value}: give that arm's own SFT run")
 
 
 class _one_line_errors:
@@ -240,6 +282,11 @@ class _one_line_errors:
 
 
 def _say_next(config: SftConfig | RlConfig, ending: str, run: Path) -> None:
+    from glyph.local.runs.metrics_file import read_lines
+
+    steps = [entry for _, entry in read_lines(run / "metrics.jsonl") if entry and entry["kind"] == "train"]
+    if skipped := sum(entry.get("skipped") is not None for entry in steps):
+        say(f"{skipped} of {len(steps)} steps trained nothing: see `skipped` in {run / 'metrics.jsonl'}")
     say(ending)
     if isinstance(config, SftConfig):
         say(f"next: glyph rl {config.arm.value} --scale {config.scale} --model {shlex.quote(str(run))}")

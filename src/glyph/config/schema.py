@@ -256,6 +256,7 @@ class Config(Section):
     threads: int = Field(
         default=0,
         ge=0,
+        le=1024,
         description="CPU threads of torch; 0 is torch's choice. Exact numbers hold for one thread count",
     )
     dtype: Literal["float32", "bfloat16"] = Field(

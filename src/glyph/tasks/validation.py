@@ -158,6 +158,20 @@ def task_of(row: Row) -> CodeTask:
     return CodeTask(row["task_id"], row["text"], row["test_code"], row["gold"])
 
 
+def require_data(folder: Path, arm: Arm) -> None:
+    """Refuse files of an arm that are not those that the manifest names: a run would record what it did not train on.
+
+    Raises:
+        ValueError: a file is missing or has another digest; says which and how to mend it.
+    """
+    for name, expected in (data_facts(folder).get("files") or {}).items():
+        if f"arm_{arm.value}" in name and hashlib.sha256(_read(folder, name)).hexdigest() != expected:
+            raise ValueError(
+                f"{folder / name} is not the file that manifest.json names; run python -m data.prepare "
+                f"--output {folder} again, or prepare your own tasks (docs/extending.md)"
+            )
+
+
 def read_tasks(folder: Path, arm: Arm, split: str) -> list[CodeTask]:
     """The tasks of an arm's split, in file order.
 

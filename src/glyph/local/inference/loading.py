@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from glyph.chat import prepare_tokenizer
@@ -47,12 +48,19 @@ def expect_many_shapes() -> None:
 
 
 def load_model(model_dir: str | Path, device: str = "auto", dtype: torch.dtype = torch.bfloat16) -> PreTrainedModel:
-    """Load a causal language model for generation: float32 on a CPU, where bf16 is slow, else in `dtype`."""
+    """Load a causal language model for generation: float32 on a CPU, where bf16 is slow, else in `dtype`.
+
+    Raises:
+        ValueError: no weights there, or none that can be read or fit the folder's config.json.
+    """
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     expect_many_shapes()
     dtype = torch.float32 if device == "cpu" else dtype
-    model: Any = AutoModelForCausalLM.from_pretrained(model_dir, dtype=dtype, attn_implementation="sdpa")
+    try:
+        model: Any = AutoModelForCausalLM.from_pretrained(model_dir, dtype=dtype, attn_implementation="sdpa")
+    except (OSError, RuntimeError, SafetensorError) as error:
+        raise ValueError(f"{model_dir}: no model to be had from there: {str(error).strip().splitlines()[0]}") from error
     return use_grouped_attention(model.to(device))
 
 

@@ -17,6 +17,7 @@ from types import FrameType
 from typing import Any, Protocol
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from glyph.config import Config, RlConfig
@@ -140,8 +141,8 @@ def load_workbench(config: Config, total_steps: int, loss: PolicyLossOptions | N
     tokenizer = load_tokenizer(folder)
     try:
         model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa")
-    except OSError as error:
-        raise ValueError(f"{folder}: no model to be had from there: {str(error).splitlines()[0]}") from error
+    except (OSError, RuntimeError, SafetensorError) as error:
+        raise ValueError(f"{folder}: no model to be had from there: {str(error).strip().splitlines()[0]}") from error
     memory = MemoryOptions(
         tokens_per_micro_batch=config.memory.tokens_per_micro_batch,
         gradient_checkpointing=config.memory.gradient_checkpointing,
