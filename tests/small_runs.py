@@ -144,7 +144,8 @@ def play(run: Path, config: SftConfig | RlConfig, stop_after: tuple[str, int] | 
 
 def lines(run: Path, kind: str | None = None) -> list[dict[str, Any]]:
     """The lines of a run's metrics.jsonl."""
-    found = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    whole = (run / "metrics.jsonl").read_text().rpartition("\n")[0]  # the last line may be in the writing
+    found = [json.loads(line) for line in whole.splitlines()]
     return [line for line in found if kind in (None, line["kind"])]
 
 

@@ -6,6 +6,7 @@ In: a run folder of the engine. Out: a typed `TrainingRun`. Traces are only loca
 
 import json
 import math
+import os
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -129,7 +130,7 @@ class TrainingRun:
     def trace_file(self, line: EvaluationLine) -> Path | None:
         """Where the rollouts of an evaluation are stored, None where they are not."""
         if line.traces is not None:
-            return self.folder / line.traces
+            return Path(os.path.normpath(self.folder / line.traces))
         folder = self.folder / "evaluations" / f"step_{line.step:06d}"
         return next((path for path in sorted(folder.glob("traces.jsonl*")) if path.suffix in (".gz", ".jsonl")), None)
 
