@@ -16,7 +16,8 @@ from glyph.local.rollouts.generated import Generated, generated_from_dict
 from glyph.local.rollouts.policy import EnginePolicy
 from glyph.local.training.annotation import annotate
 from glyph.local.training.codec import codec_of
-from glyph.local.training.experience import make_experience, plant_experience
+from glyph.local.training.experience import Experience, make_experience, plant_experience
+from glyph.local.training.packing import Tree, plant
 from glyph.protocol import Arm
 from glyph.tasks.demonstrations import Family, assistant_turns
 from glyph.tasks.prompts import load_wording
@@ -44,6 +45,10 @@ def played(executor: Executor) -> list[Played]:
     collector = Collector(policy, executor, rules, load_wording(), "scripted")
     ended = collector.collect([Assignment(LARGEST, "train", sample) for sample in range(4)])
     return sorted(ended, key=lambda each: each.assignment.sample)
+
+
+def trees_of(experience: Experience, shared: bool) -> list[Tree]:
+    return [tree for samples in experience.samples for tree in plant(samples, shared)]
 
 
 def test_a_fault_leaves_its_group_before_the_mean(played: list[Played]) -> None:
@@ -77,15 +82,15 @@ def poisoned(segment: Segment) -> Segment:
 def test_a_uniform_group_trains_nothing_or_its_labels_alone(played: list[Played]) -> None:
     alike = [played[1], played[3]]
     dropped = make_experience(alike, 2, CODEC, CreditOptions())
-    assert (dropped.mixed_groups, dropped.uniform_groups, dropped.trees(True)) == (0, 1, [])
+    assert (dropped.mixed_groups, dropped.uniform_groups, trees_of(dropped, True)) == (0, 1, [])
     kept = make_experience(alike, 2, CODEC, CreditOptions(uniform_groups=UniformGroups.KEEP_CE))
-    assert [tree.policy_tokens for tree in kept.trees(True)] == [0, 0]
-    assert all(tree.ce_tokens > 0 for tree in kept.trees(True))
+    assert [tree.policy_tokens for tree in trees_of(kept, True)] == [0, 0]
+    assert all(tree.ce_tokens > 0 for tree in trees_of(kept, True))
 
 
 def test_shared_and_separate_trees_count_the_same(played: list[Played]) -> None:
     experience = make_experience(played, 4, CODEC, CreditOptions())
-    shared, separate = experience.trees(True), experience.trees(False)
+    shared, separate = trees_of(experience, True), trees_of(experience, False)
     assert len(separate) == len(shared) + 4
     for name in ("policy_tokens", "ce_tokens"):
         assert sum(getattr(t, name) for t in shared) == sum(getattr(t, name) for t in separate)

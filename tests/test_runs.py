@@ -286,7 +286,7 @@ def test_a_loss_that_is_not_a_number_skips_its_step(
         with monkeypatch.context() as patch:
             if steps[0] == 2:
                 patch.setattr(
-                    "glyph.local.training.trainer.policy_loss", lambda logprobs, *_: logprobs.sum() * torch.nan
+                    "glyph.local.training.losses.policy_loss", lambda logprobs, *_: logprobs.sum() * torch.nan
                 )
             return real(trainer, trees, temperature)
 
@@ -319,7 +319,7 @@ def test_sft_stops_at_a_loss_that_is_not_a_number(
         return real(*given) * (torch.nan if losses[0] == 2 else 1)
 
     with monkeypatch.context() as patch:
-        patch.setattr("glyph.local.training.trainer.label_loss", loss)
+        patch.setattr("glyph.local.training.losses.label_loss", loss)
         done = glyph("sft", "b", "--model", MODEL, "--data", small_data, "--output", run, *SFT, *settings)
     reason = "the label loss of micro-batch 1 of 1 is not finite: the step is not taken"
     assert (done.exit_code, done.stderr.splitlines()[-1]) == (2, f"glyph sft: {reason}")

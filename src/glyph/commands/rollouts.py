@@ -20,10 +20,9 @@ from glyph.evaluation.traces import DEMONSTRATIONS, Trace, TraceError, local_tra
 from glyph.executor import Executor, ExecutorError
 from glyph.files import write_atomically
 from glyph.protocol import Arm
-from glyph.tasks.preparation import TASK_SPLITS
 from glyph.tasks.prompts import DEFAULT_PROMPTS, Wording, load_wording
 from glyph.tasks.task import CodeTask
-from glyph.tasks.validation import check_wording, data_facts, read_rows, task_of
+from glyph.tasks.validation import check_wording, data_facts, read_rows, read_tasks
 from glyph.variants import parse_variant
 from glyph.versions import manifest
 
@@ -110,7 +109,7 @@ def _run(plan: RolloutPlan, output: Path, prompts: Path, resume: bool) -> None:
     if plan.model == DEMONSTRATIONS and variant.name != "standard":
         raise ValueError("demonstrations have no turns for a variant: give --model")
     rules = [Rules(arm, variant, plan.budget, plan.max_context_tokens) for arm in arms]
-    tasks = {arm: _tasks(plan, arm) for arm in arms}
+    tasks = {arm: read_tasks(Path(plan.data), arm, plan.split)[: plan.num_tasks or None] for arm in arms}
     _check_claim(output, plan, wording, resume)
     with ExitStack() as stack:
         executor = stack.enter_context(Executor(workers=4))
@@ -130,13 +129,6 @@ def _arms(name: str) -> list[Arm]:
         return [Arm(name)]
     except ValueError:
         raise ValueError(f"arm {name!r}: expected a, b or both") from None
-
-
-def _tasks(plan: RolloutPlan, arm: Arm) -> list[CodeTask]:
-    if plan.split not in TASK_SPLITS:
-        raise ValueError(f"split {plan.split!r}: expected one of {', '.join(TASK_SPLITS)}")
-    rows = read_rows(Path(plan.data), f"arm_{arm.value}_{plan.split}.jsonl", ("system", "prompt"))
-    return [task_of(row) for row in (rows[: plan.num_tasks] if plan.num_tasks else rows)]
 
 
 def _check_claim(output: Path, plan: RolloutPlan, wording: Wording, resume: bool) -> None:

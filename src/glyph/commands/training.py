@@ -14,7 +14,7 @@ import typer
 
 from glyph.commands.console import fail, say
 from glyph.commands.live import TrainingProgress
-from glyph.config import RlConfig, SftConfig, dump_config, load_config, read_config
+from glyph.config import RlConfig, SftConfig, Stage, dump_config, load_config, read_config
 from glyph.executor import ExecutorError
 from glyph.tasks.validation import data_facts, require_data
 
@@ -34,41 +34,30 @@ Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda")]
 
 
 def register(app: typer.Typer) -> None:
-    app.command("sft")(sft)
-    app.command("rl")(rl)
+    app.command("sft")(_command("sft", "Fine-tune a model on the SFT traces of an arm."))
+    app.command("rl")(_command("rl", "Train an arm by reinforcement learning, from its SFT model."))
     app.command("resume")(resume)
 
 
-def sft(
-    arm: ArmName,
-    overrides: Overrides = None,
-    scale: Scale = "mini",
-    output: Output = None,
-    config: Overlay = None,
-    seed: Seed = None,
-    model: Model = None,
-    data: Data = None,
-    device: Device = None,
-) -> None:
-    """Fine-tune a model on the SFT traces of an arm."""
-    fields = {"seed": seed, "model": model, "data": data and str(data), "device": device}
-    _start("sft", arm, scale, output, config or [], overrides or [], fields)
+def _command(stage: Stage, summary: str) -> Callable[..., None]:
+    """`glyph sft` or `glyph rl`: they take the same."""
 
+    def command(
+        arm: ArmName,
+        overrides: Overrides = None,
+        scale: Scale = "mini",
+        output: Output = None,
+        config: Overlay = None,
+        seed: Seed = None,
+        model: Model = None,
+        data: Data = None,
+        device: Device = None,
+    ) -> None:
+        fields = {"seed": seed, "model": model, "data": data and str(data), "device": device}
+        _start(stage, arm, scale, output, config or [], overrides or [], fields)
 
-def rl(
-    arm: ArmName,
-    overrides: Overrides = None,
-    scale: Scale = "mini",
-    output: Output = None,
-    config: Overlay = None,
-    seed: Seed = None,
-    model: Model = None,
-    data: Data = None,
-    device: Device = None,
-) -> None:
-    """Train an arm by reinforcement learning, from its SFT model."""
-    fields = {"seed": seed, "model": model, "data": data and str(data), "device": device}
-    _start("rl", arm, scale, output, config or [], overrides or [], fields)
+    command.__doc__ = summary
+    return command
 
 
 def resume(run: Annotated[Path, typer.Argument(help="the folder of an interrupted run")]) -> None:
@@ -114,7 +103,7 @@ def _require_same_data(config: SftConfig | RlConfig, begun: Mapping[str, Any]) -
 
 
 def _start(
-    stage: Any,
+    stage: Stage,
     arm: str,
     scale: str,
     output: Path | None,

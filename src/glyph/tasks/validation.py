@@ -83,11 +83,19 @@ def read_folder(folder: Path) -> DataFolder:
 
 def data_facts(folder: Path) -> Row:
     """What a run's manifest says of its data: the task set, and the digests of the wording and the files."""
+    manifest = data_manifest(folder)
+    if manifest is None:
+        return {"task_set": "unknown"}
+    return {name: manifest.get(name) for name in ("task_set", "wording_digest", "files")}
+
+
+def data_manifest(folder: Path) -> Row | None:
+    """The manifest of a data folder; None where there is none that can be read."""
     try:
         manifest = json.loads((folder / "manifest.json").read_text())
-        return {name: manifest.get(name) for name in ("task_set", "wording_digest", "files")}
-    except (OSError, ValueError, AttributeError):
-        return {"task_set": "unknown"}
+    except (OSError, ValueError):
+        return None
+    return manifest if isinstance(manifest, dict) else None
 
 
 def check_wording(folder: Path, wording: Wording, prompts: Path) -> None:

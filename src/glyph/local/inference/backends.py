@@ -27,12 +27,17 @@ class WeightedGenerator(SteppedGenerator, Protocol):
         ...
 
 
-def device_of(config: Config) -> str:
-    """cpu or cuda. Raises: ValueError for one that is not here, or not for this scale."""
+def prepare_device(config: Config) -> str:
+    """Set torch up for a run and say where it runs: cpu or cuda.
+
+    Raises: ValueError for a device that is not here, or not for this scale.
+    """
     device = config.device if config.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
     check_device(config, device)
     require_device(device)
     expect_many_shapes()
+    if config.threads:
+        torch.set_num_threads(config.threads)
     return device
 
 
@@ -53,9 +58,7 @@ def generator_beside(config: RlConfig, model: PreTrainedModel, folder: str) -> W
 
 def load_generator(config: RlConfig, folder: str) -> SteppedGenerator:
     """A generator with the weights of a model folder or hub id, for evaluation without training."""
-    device = device_of(config)
-    if config.threads:
-        torch.set_num_threads(config.threads)
+    device = prepare_device(config)
     if config.generation.backend == "vllm":
         return _vllm(config, folder)
     return _engine(config, load_model(folder, device, getattr(torch, config.dtype)))

@@ -51,17 +51,25 @@ def load_model(model_dir: str | Path, device: str = "auto", dtype: torch.dtype =
     """Load a causal language model for generation: float32 on a CPU, where bf16 is slow, else in `dtype`.
 
     Raises:
-        ValueError: no weights there, or none that can be read or fit the folder's config.json.
+        ValueError: as `read_model`.
     """
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     expect_many_shapes()
-    dtype = torch.float32 if device == "cpu" else dtype
-    try:
-        model: Any = AutoModelForCausalLM.from_pretrained(model_dir, dtype=dtype, attn_implementation="sdpa")
-    except (OSError, RuntimeError, SafetensorError) as error:
-        raise ValueError(f"{model_dir}: no model to be had from there: {str(error).strip().splitlines()[0]}") from error
+    model: Any = read_model(model_dir, torch.float32 if device == "cpu" else dtype)
     return use_grouped_attention(model.to(device))
+
+
+def read_model(name: str | Path, dtype: torch.dtype) -> PreTrainedModel:
+    """The causal language model of a folder or hub id, on the CPU.
+
+    Raises:
+        ValueError: no weights there, or none that can be read or fit the folder's config.json.
+    """
+    try:
+        return AutoModelForCausalLM.from_pretrained(name, dtype=dtype, attn_implementation="sdpa")
+    except (OSError, RuntimeError, SafetensorError) as error:
+        raise ValueError(f"{name}: no model to be had from there: {str(error).strip().splitlines()[0]}") from error
 
 
 def require_full_attention(model: PreTrainedModel) -> None:

@@ -48,10 +48,6 @@ class Experience:
     mixed_groups: int = 0
     uniform_groups: int = 0
 
-    def trees(self, shared: bool) -> list[Tree]:
-        """Raises: SampleError."""
-        return [tree for samples in self.samples for tree in plant(samples, shared)]
-
     @property
     def misses(self) -> Counter[str]:
         """Prediction targets without a label sample, by reason."""

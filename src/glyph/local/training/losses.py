@@ -92,9 +92,17 @@ def label_loss(logprobs: Tensor, streams: Streams) -> Tensor:
     return -(streams.ce_weights * logprobs)[chosen].sum()
 
 
+def step_losses(
+    logprobs: Tensor, streams: Streams, policy_tokens: int, ce_tokens: int, options: PolicyLossOptions
+) -> tuple[Tensor, Tensor]:
+    """L_rl / N_rl and L_ce / N_ce of one micro-batch of a step with these counts in all its micro-batches."""
+    policy = policy_loss(logprobs, streams, options) / max(policy_tokens, 1)
+    return policy, label_loss(logprobs, streams) / max(ce_tokens, 1)
+
+
 def step_loss(
     logprobs: Tensor, streams: Streams, policy_tokens: int, ce_tokens: int, options: PolicyLossOptions
 ) -> Tensor:
-    """The loss of one micro-batch of a step that has `policy_tokens` and `ce_tokens` in all its micro-batches."""
-    policy = policy_loss(logprobs, streams, options) / max(policy_tokens, 1)
-    return policy + label_loss(logprobs, streams) / max(ce_tokens, 1)
+    """The sum of `step_losses`: what a micro-batch adds to the loss of its step."""
+    policy, label = step_losses(logprobs, streams, policy_tokens, ce_tokens, options)
+    return policy + label

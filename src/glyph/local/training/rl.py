@@ -1,6 +1,6 @@
 """Reinforcement learning: rollouts of groups in the real environment, credit, one optimiser step; again.
 
-    step k: tasks (order.py) → Collector (EnginePolicy) → make_experience → Trainer.step → the engine gets the weights
+    step k: tasks (order.py) → Collector (EnginePolicy) → plant_experience → Trainer.step → the engine gets the weights
             → traces, metrics, checkpoint → evaluation
 
 Everything that chance decides is keyed by the seed, the step, the rollout and the token, and all scheduling is by
@@ -42,7 +42,6 @@ from glyph.local.training.workbench import (
     Workbench,
     due,
     load_workbench,
-    model_folder,
 )
 from glyph.tasks.task import CodeTask
 from glyph.tasks.validation import read_tasks
@@ -180,9 +179,8 @@ def train_rl(config: RlConfig, folder: RunFolder, watch: Watch, stop: StopReques
     held_out = read_tasks(config.data, config.arm, config.evaluation.split)
     with ExitStack() as stack:
         with watch.waiting("loading the model"):
-            source = model_folder(config.model)
             bench = load_workbench(config, config.rl.steps, PolicyLossOptions(**dict(config.loss)))
-            generator = generator_beside(config, bench.model, source)
+            generator = generator_beside(config, bench.model, bench.source)
         executor = stack.enter_context(Executor(workers=config.environment.test_workers, limits=config.limits()))
         run = RlRun(
             config=config,

@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from glyph.local.inference.loading import require_full_attention
-from glyph.local.training.losses import PolicyLossOptions, Streams, inside_trust_region, label_loss, policy_loss
+from glyph.local.training.losses import PolicyLossOptions, Streams, inside_trust_region, step_losses
 from glyph.local.training.optimiser import OptimiserOptions, gradient_norm, make_optimiser
 from glyph.local.training.packing import MicroBatch, Tree, lay_out, plan
 from glyph.local.training.tree_attention import use_tree_attention
@@ -165,8 +165,7 @@ class Trainer:
         """Add a micro-batch's share of the gradient; its share of each of `SUMS`."""
         with self._precision():
             logprobs, entropies = score(self.model, batch, temperature, self.memory.logits_chunk)
-        policy = policy_loss(logprobs, batch.streams, self.loss) / max(counts[0], 1)
-        label = label_loss(logprobs, batch.streams) / max(counts[1], 1)
+        policy, label = step_losses(logprobs, batch.streams, *counts, self.loss)
         (policy + label).backward()
         statistics = _statistics(logprobs.detach(), entropies, batch.streams, self.loss)
         return torch.stack([policy.detach(), label.detach(), *statistics]).double()

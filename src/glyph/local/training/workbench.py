@@ -6,7 +6,6 @@ A loop ends after its last step, or after the step in which Ctrl-C or SIGTERM ca
 checkpoint. `Watch` is how it tells a person what it does; it owns no numbers.
 """
 
-import json
 import logging
 import signal
 from collections.abc import Iterator, Mapping
@@ -17,12 +16,11 @@ from types import FrameType
 from typing import Any, Protocol
 
 import torch
-from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from glyph.config import Config, RlConfig
-from glyph.local.inference.backends import device_of
-from glyph.local.inference.loading import load_tokenizer
+from glyph.local.inference.backends import prepare_device
+from glyph.local.inference.loading import load_tokenizer, read_model
 from glyph.local.runs.checkpoints import (
     Checkpoint,
     checkpoints,
@@ -38,7 +36,7 @@ from glyph.local.training.optimiser import OptimiserOptions, Schedule
 from glyph.local.training.trainer import MemoryOptions, Trainer
 from glyph.protocol import Arm
 from glyph.tasks.prompts import DEFAULT_PROMPTS, Wording, load_wording
-from glyph.tasks.validation import data_facts
+from glyph.tasks.validation import data_facts, data_manifest
 from glyph.variants import STANDARD, parse_variant
 
 logger = logging.getLogger(__name__)
@@ -92,9 +90,10 @@ class StopRequest:
 
 @dataclass
 class Workbench:
-    """A model being trained, and what belongs to it."""
+    """A model being trained, and what belongs to it. `source` is the folder or hub id that it was loaded from."""
 
     config: Config
+    source: str
     tokenizer: PreTrainedTokenizerBase
     model: PreTrainedModel
     trainer: Trainer
@@ -134,15 +133,10 @@ def load_workbench(config: Config, total_steps: int, loss: PolicyLossOptions | N
     Raises:
         ValueError: no such model, a device that is not here or not for this scale.
     """
-    device = device_of(config)
-    if config.threads:
-        torch.set_num_threads(config.threads)
-    folder = model_folder(config.model)
-    tokenizer = load_tokenizer(folder)
-    try:
-        model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa")
-    except (OSError, RuntimeError, SafetensorError) as error:
-        raise ValueError(f"{folder}: no model to be had from there: {str(error).strip().splitlines()[0]}") from error
+    device = prepare_device(config)
+    source = model_folder(config.model)
+    tokenizer = load_tokenizer(source)
+    model: Any = read_model(source, torch.float32)
     memory = MemoryOptions(
         tokens_per_micro_batch=config.memory.tokens_per_micro_batch,
         gradient_checkpointing=config.memory.gradient_checkpointing,
@@ -152,7 +146,7 @@ def load_workbench(config: Config, total_steps: int, loss: PolicyLossOptions | N
     )
     wording = wording_of(config)
     trainer = Trainer(model.to(device), _optimiser_options(config, total_steps), loss, memory)
-    return Workbench(config, tokenizer, trainer.model, trainer, wording)
+    return Workbench(config, source, tokenizer, trainer.model, trainer, wording)
 
 
 def wording_of(config: Config) -> Wording:
@@ -173,10 +167,10 @@ def _require_same_grammar(config: Config) -> None:
     """Refuse rollouts of another grammar than the data's SFT traces have shown. Raises: ValueError."""
     if not isinstance(config, RlConfig) or config.arm is not Arm.PREDICTIVE:
         return  # SFT takes what the data show; Arm A predicts nothing
-    try:
-        prepared = json.loads((config.data / "manifest.json").read_text()).get("variant", STANDARD.name)
-    except (OSError, ValueError):
+    manifest = data_manifest(config.data)
+    if manifest is None:
         return
+    prepared = manifest.get("variant", STANDARD.name)
     detail = parse_variant(prepared).detail
     if config.rules().variant.detail is not detail:
         raise ValueError(

@@ -5,7 +5,7 @@ the program's fingerprint (what it does), never from the order, so that no held-
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import count
@@ -124,8 +124,18 @@ def random_program(size: int, rng: Random) -> Program:
     return Program(tuple(steps))
 
 
-def _attempt(task_id: str, size: int, withhold: bool, seen: set[str], rng: Random) -> MiniTask | None:
-    """One try at a task; None when the program is known, is not worth posing, or cannot be pinned down."""
+@dataclass(frozen=True)
+class Draft:
+    """A program that can be posed: its fingerprint, the place of the step to withhold, and examples that tell."""
+
+    program: Program
+    fingerprint: str
+    withheld: int | None
+    examples: tuple[Example, ...]
+
+
+def draft_program(size: int, withhold: bool, admits: Callable[[str], bool], rng: Random) -> Draft | None:
+    """One try; None when the program is not admitted, is not worth posing, or cannot be pinned down."""
     program = random_program(size, rng)
     candidates = [place for place, step in enumerate(program.steps) if step.operation.vague]
     if withhold and not candidates:
@@ -133,18 +143,25 @@ def _attempt(task_id: str, size: int, withhold: bool, seen: set[str], rng: Rando
     withheld = rng.choice(candidates) if withhold else None
     outputs = program.outputs()
     behaviour = fingerprint(program.takes, outputs)
-    if behaviour in seen or not is_worth_posing(program, outputs):
+    if not admits(behaviour) or not is_worth_posing(program, outputs):
         return None
     examples = choose_examples(program, withheld, rng)
-    if not examples:
+    return Draft(program, behaviour, withheld, tuple(examples)) if examples else None
+
+
+def _attempt(task_id: str, size: int, withhold: bool, seen: set[str], rng: Random) -> MiniTask | None:
+    """One try at a task whose program is new."""
+    draft = draft_program(size, withhold, lambda behaviour: behaviour not in seen, rng)
+    if not draft:
         return None
+    program, withheld = draft.program, draft.withheld
     return MiniTask(
         task_id=task_id,
         text=render_text(program, withheld, rng),
-        test_code="".join(_assertion(program, example) for example in examples),
+        test_code="".join(_assertion(program, example) for example in draft.examples),
         gold=render_gold(program, rng.choice(ARGUMENTS[program.takes]), rng.choice(tuple(Style))),
         key=program.key,
-        fingerprint=behaviour,
+        fingerprint=draft.fingerprint,
         withheld=None if withheld is None else program.steps[withheld].key,
     )
 

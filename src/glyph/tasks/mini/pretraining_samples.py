@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from functools import cache
 from random import Random
 
-from glyph.tasks.mini.generate import DEFAULT_SEED, STEP_WEIGHTS, WITHHELD_SHARE, mini_tasks, random_program, split_of
+from glyph.tasks.mini.generate import DEFAULT_SEED, STEP_WEIGHTS, WITHHELD_SHARE, draft_program, mini_tasks, split_of
 from glyph.tasks.mini.gold import ARGUMENTS, Style, function_name, render_gold
-from glyph.tasks.mini.inputs import Example, choose_examples
+from glyph.tasks.mini.inputs import Example
 from glyph.tasks.mini.operations import Value
 from glyph.tasks.mini.pretraining_faults import Fault, find_fault
-from glyph.tasks.mini.programs import Program, fingerprint, is_worth_posing
+from glyph.tasks.mini.programs import Program
 from glyph.tasks.mini.wording import render_text
 
 
@@ -94,17 +94,8 @@ def draw_sample(admits: Callable[[str], bool], rng: Random) -> Sample:
 
 
 def _attempt(size: int, withhold: bool, admits: Callable[[str], bool], rng: Random) -> Sample | None:
-    program = random_program(size, rng)
-    candidates = [place for place, step in enumerate(program.steps) if step.operation.vague]
-    if withhold and not candidates:
+    draft = draft_program(size, withhold, admits, rng)
+    if not draft:
         return None
-    withheld = rng.choice(candidates) if withhold else None
-    outputs = program.outputs()
-    behaviour = fingerprint(program.takes, outputs)
-    if not is_worth_posing(program, outputs) or not admits(behaviour):
-        return None
-    examples = choose_examples(program, withheld, rng)
-    if not examples:
-        return None
-    sample = Sample(program, behaviour, withheld, tuple(examples), "", "", Style.NESTED, admits)
+    sample = Sample(draft.program, draft.fingerprint, draft.withheld, draft.examples, "", "", Style.NESTED, admits)
     return sample.reworded(rng)
