@@ -97,3 +97,14 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory, sft_runs: dict[str, Path]
         return build_once(tmp_path_factory, name, lambda folder: play(folder, config))
 
     return {0: run("rl_b_on_policy", 0), 1: run("rl_b_off_policy", 1)}
+
+
+@pytest.fixture(scope="session")
+def prime_rl(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The pinned PRIME-RL with our patches, importable from now on; skips where PRIME_RL_SOURCE names no checkout."""
+    from tests.prime_rl_checkout import make_importable, source, write_patched
+
+    source()
+    folder = build_once(tmp_path_factory, "prime_rl", write_patched)
+    make_importable(folder)
+    return folder

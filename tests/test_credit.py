@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from glyph.codec import codec_of
 from glyph.credit import (
     CeNormalisation,
     Codec,
@@ -22,7 +23,6 @@ from glyph.credit import (
     shaped_reward,
     weigh_labels,
 )
-from glyph.local.training.codec import codec_of
 from glyph.protocol import Decision, Label, StopReason, find_prediction
 from glyph.records import PredictionTarget, RolloutRecord
 from tests.tiny_model import tiny_tokenizer

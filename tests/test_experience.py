@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from glyph.codec import codec_of
 from glyph.credit import CreditOptions, Segment, UniformGroups
 from glyph.episode import Rules
 from glyph.executor import Executor
@@ -15,7 +16,6 @@ from glyph.local.rollouts.collector import Assignment, Collector, Played
 from glyph.local.rollouts.generated import Generated, generated_from_dict
 from glyph.local.rollouts.policy import EnginePolicy
 from glyph.local.training.annotation import annotate
-from glyph.local.training.codec import codec_of
 from glyph.local.training.experience import Experience, make_experience, plant_experience
 from glyph.local.training.packing import Tree, plant
 from glyph.protocol import Arm

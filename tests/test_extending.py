@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from glyph.cli import build_app
+from glyph.codec import codec_of
 from glyph.config import ConfigError, load_config
 from glyph.credit import Credited, CreditOptions, CreditRule, TrainingSample, UniformGroups
 from glyph.episode import Rules
@@ -23,7 +24,6 @@ from glyph.local.inference.sampling import SamplingParams
 from glyph.local.rollouts.collector import Assignment, Collector, Played
 from glyph.local.rollouts.policy import EnginePolicy
 from glyph.local.serving.scripted import ScriptedClient
-from glyph.local.training.codec import codec_of
 from glyph.local.training.experience import make_experience
 from glyph.protocol import Arm, Label, StopReason
 from glyph.tasks.demonstrations import COMPOSITIONS, Composition, Family, proportional

@@ -2,11 +2,8 @@
 
 import importlib
 import math
-import os
-import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -89,22 +86,9 @@ def test_streams_lay_samples_end_to_end() -> None:
         streams_of([replace(label, ce_weights=(0.1, 0.1))])
 
 
-@pytest.fixture(scope="module")
-def pinned() -> Any:
-    """The loss module of the pinned PRIME-RL, from the checkout that PRIME_RL_SOURCE names."""
-    source = os.environ.get("PRIME_RL_SOURCE")
-    if not source:
-        pytest.skip("no PRIME-RL checkout: set PRIME_RL_SOURCE")
-    for part in ("packages/prime-rl-configs/src", "src"):
-        sys.path.insert(0, str(Path(source) / part))
-    try:
-        return importlib.import_module("prime_rl.trainer.rl.loss")
-    except ImportError as error:
-        pytest.skip(f"PRIME-RL at {source} cannot be imported here: {error}")
-
-
 @pytest.mark.parametrize("seed", range(20))
-def test_equal_to_the_pinned_trainer(pinned: Any, seed: int) -> None:
+def test_equal_to_the_pinned_trainer(prime_rl: Path, seed: int) -> None:
+    pinned = importlib.import_module("prime_rl.trainer.rl.loss")
     generator = torch.Generator().manual_seed(seed)
 
     def uniform(*shape: int) -> torch.Tensor:

@@ -5,6 +5,7 @@ from itertools import chain
 import pytest
 
 from glyph.chat import completion_text, render
+from glyph.codec import codec_of
 from glyph.credit import CreditOptions, credit_rollout
 from glyph.episode import Rules
 from glyph.executor import Executor
@@ -12,7 +13,6 @@ from glyph.local.inference.requests import GenerationError
 from glyph.local.inference.sampling import SamplingParams
 from glyph.local.rollouts.collector import Assignment, Collector, Played
 from glyph.local.rollouts.policy import EnginePolicy
-from glyph.local.training.codec import codec_of
 from glyph.protocol import Arm, Label, StopReason
 from glyph.tasks.demonstrations import Family, assistant_turns
 from glyph.tasks.prompts import load_wording

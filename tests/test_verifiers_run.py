@@ -209,6 +209,17 @@ async def test_verifiers_sees_a_truncation_as_one(
     assert (record_of(trace).stop_reason, trace.is_truncated) == (stop, truncated)
 
 
+@pytest.mark.parametrize(("limit", "error"), [(4096, None), (10, "CutRolloutError")], ids=["whole", "cut"])
+async def test_a_cut_rollout_is_an_error_where_the_taskset_says_so(
+    tiny_data: Path, limit: int, error: str | None
+) -> None:
+    taskset = {"max_context_tokens": limit, "cut": "error"}
+    env = environment(tiny_data, taskset=taskset, harness={"isolation": "process"})
+    [trace] = await run(env, ScriptedClient(script("FINAL: done")))
+    assert (trace.error.type if trace.error else None) == error
+    assert record_from_dict(trace.info["glyph"]).stop_reason.cut == (error is not None)
+
+
 def _openai(text: str) -> bytes:
     return completion(text, id="1", object="chat.completion", created=0, model="m")
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from glyph.codec import codec_of
 from glyph.config import RlConfig, load_config
 from glyph.credit import Codec, TrainingSample, credit_group
 from glyph.executor import Executor
@@ -15,7 +16,6 @@ from glyph.local.inference.backends import WeightedGenerator, generator_beside
 from glyph.local.inference.weights import copy_weights
 from glyph.local.rollouts.collector import Played
 from glyph.local.rollouts.playing import Player
-from glyph.local.training.codec import codec_of
 from glyph.local.training.experience import make_experience
 from glyph.local.training.losses import PolicyLossOptions
 from glyph.local.training.order import batch_indices

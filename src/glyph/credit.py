@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import accumulate
+from math import isfinite
 from typing import TypeAlias
 
 from glyph.protocol import Label, find_prediction, render_label
@@ -324,15 +325,45 @@ CreditRule: TypeAlias = Callable[[Sequence[Credited], Sequence[float], CreditOpt
 CREDIT_RULES: Mapping[str, CreditRule] = {"group_mean": credit_group}
 
 
-def weigh_labels(samples: Sequence[TrainingSample], options: CreditOptions) -> list[TrainingSample]:
+def apply_rule(
+    rule: CreditRule, group: Sequence[Credited], rewards: Sequence[float], options: CreditOptions
+) -> list[tuple[TrainingSample, ...]]:
+    """What a rule makes of a group; nothing of an empty one, which no rule sees.
+
+    Raises: ValueError, naming the rule, for what no trainer could use.
+    """
+    samples = rule(group, rewards, options) if group else []
+    name = f"{rule.__module__}:{getattr(rule, '__qualname__', rule)}"
+    if len(samples) != len(group):
+        raise ValueError(f"credit rule {name}: samples of {len(samples)} rollouts for a group of {len(group)}")
+    for sample in (sample for shipped in samples for sample in shipped):
+        streams = (sample.mask, sample.rl_weights, sample.ce_weights, sample.logprobs)
+        if any(len(stream) != len(sample.token_ids) for stream in streams):
+            raise ValueError(
+                f"credit rule {name}: a sample's streams do not align with its {len(sample.token_ids)} tokens"
+            )
+        if not all(map(isfinite, (sample.advantage, *sample.rl_weights, *sample.ce_weights))):
+            raise ValueError(f"credit rule {name}: an advantage or a weight is not a finite number")
+    return samples
+
+
+def trained_labels(samples: Iterable[TrainingSample]) -> list[tuple[Label, int]]:
+    """The labels that samples train by cross-entropy, each with its number of tokens."""
+    return [(sample.label, tokens) for sample in samples if sample.label and (tokens := _label_tokens(sample))]
+
+
+def weigh_labels(
+    samples: Sequence[TrainingSample], options: CreditOptions, among: Sequence[tuple[Label, int]] | None = None
+) -> list[TrainingSample]:
     """The ce_weights of a batch under the chosen normalisation; their sum is alpha × label tokens in each case.
 
     TOKEN: alpha a token. LABEL: each label the same, however many tokens it has. CLASS: each class that occurs the
-    same, however often it occurs.
+    same, however often it occurs. What occurs is counted in the batch, or in `among` (`trained_labels` of more
+    samples, those of the batch with them) where a trainer sees its batch only in parts.
     """
-    labelled = [sample for sample in samples if sample.label and _label_tokens(sample)]
-    counts = Counter(sample.label for sample in labelled)
-    total = sum(_label_tokens(sample) for sample in labelled)
+    labelled = trained_labels(samples) if among is None else among
+    counts: Counter[Label | None] = Counter(label for label, _ in labelled)
+    total = sum(tokens for _, tokens in labelled)
 
     def weight(sample: TrainingSample) -> float:
         if options.normalisation is CeNormalisation.TOKEN:

@@ -61,6 +61,11 @@ class StopReason(str, Enum):
     CONTEXT = "context"  # prompt plus completion reached the context limit
     PROTOCOL = "protocol_error"
 
+    @property
+    def cut(self) -> bool:
+        """Whether a limit of tokens ended the rollout in the middle: such a rollout trains nothing."""
+        return self in (StopReason.LENGTH, StopReason.CONTEXT)
+
 
 class BreachKind(str, Enum):
     """How a turn broke the protocol. A breach ends the rollout with reward 0."""

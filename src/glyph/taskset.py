@@ -7,7 +7,7 @@ and the metrics follow. It decides nothing about the rollout itself: that is `ep
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import verifiers.v1 as vf
 from pydantic import field_validator, model_validator
@@ -35,6 +35,11 @@ class GlyphTaskData(vf.TaskData):
     test_code: str
     budget: int
     max_context_tokens: int
+    cut: str
+
+
+class CutRolloutError(vf.TaskError):
+    """A limit of tokens cut the rollout, and the taskset was told to count that as an error."""
 
 
 class GlyphTask(vf.Task[GlyphTaskData]):
@@ -49,6 +54,7 @@ class GlyphTask(vf.Task[GlyphTaskData]):
         Raises:
             RuntimeError: the program was stopped before it had written one (a time-out, or a limit of Verifiers that
                 the arm does not know).
+            CutRolloutError: the rollout was cut, and `cut` is "error". The record is attached all the same.
         """
         try:
             data = json.loads(await runtime.read(RECORD_PATH))
@@ -58,6 +64,8 @@ class GlyphTask(vf.Task[GlyphTaskData]):
         trace.info[INFO_KEY] = record.to_dict()
         if record.stop_reason is StopReason.CONTEXT:  # so that Verifiers and trainers see a truncation as one
             trace.stop_condition = "context_length"
+        if record.stop_reason.cut and self.data.cut == "error":
+            raise CutRolloutError(f"cut by its {record.stop_reason.value} limit")
 
     @vf.reward
     async def solved(self, trace: vf.Trace) -> float:
@@ -73,7 +81,11 @@ class GlyphTask(vf.Task[GlyphTaskData]):
 
 
 class GlyphTasksetConfig(vf.TasksetConfig):
-    """`--taskset.*`: which rows to load and the rules that they are played by."""
+    """`--taskset.*`: which rows to load and the rules that they are played by.
+
+    `cut` says what becomes of a rollout that is cut by its length or context limit: scored, as an evaluation wants
+    it, or an error, so that a trainer leaves it out of its group's mean.
+    """
 
     arm: Arm = Arm.REACTIVE
     split: str = "validation"
@@ -82,6 +94,7 @@ class GlyphTasksetConfig(vf.TasksetConfig):
     prompts: Path = DEFAULT_PROMPTS
     budget: int = Rules.budget
     max_context_tokens: int = Rules.max_context_tokens
+    cut: Literal["score", "error"] = "score"
 
     @field_validator("variant")
     @classmethod
@@ -123,4 +136,5 @@ class GlyphTaskset(vf.Taskset[GlyphTask, GlyphTasksetConfig]):
             test_code=row["test_code"],
             budget=config.budget,
             max_context_tokens=config.max_context_tokens,
+            cut=config.cut,
         )

@@ -11,7 +11,6 @@ import logging
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from math import isfinite
 
 from glyph.credit import (
     Codec,
@@ -19,6 +18,7 @@ from glyph.credit import (
     CreditOptions,
     CreditRule,
     TrainingSample,
+    apply_rule,
     credit_group,
     credit_rollout,
     shaped_reward,
@@ -26,11 +26,8 @@ from glyph.credit import (
 )
 from glyph.local.rollouts.collector import Played
 from glyph.local.training.packing import SampleError, Tree, plant
-from glyph.protocol import StopReason
 
 logger = logging.getLogger(__name__)
-
-CUT = (StopReason.LENGTH, StopReason.CONTEXT)
 
 
 @dataclass(frozen=True)
@@ -110,7 +107,7 @@ def make_experience(
         rewards = [_reward(played[i], options) for i in places]
         mixed += len(set(rewards)) > 1
         uniform += len(set(rewards)) == 1
-        group = _ruled(rule, [each for i in places if (each := credited[i])], rewards, options)
+        group = apply_rule(rule, [each for i in places if (each := credited[i])], rewards, options)
         for place, shipped in zip(places, group, strict=True):
             samples[place] = shipped
     weighed = iter(weigh_labels([sample for shipped in samples for sample in shipped], options))
@@ -124,7 +121,7 @@ def _credit(
     record = played.trace.scored
     if record is None:
         left_out["fault"] += 1
-    elif record.stop_reason in CUT:
+    elif record.stop_reason.cut:
         left_out[record.stop_reason.value] += 1
     elif not played.branches:
         left_out["no_tokens"] += 1
@@ -133,25 +130,6 @@ def _credit(
     else:
         return credit_rollout(played.branches, record, codec, options)
     return None
-
-
-def _ruled(
-    rule: CreditRule, group: list[Credited], rewards: list[float], options: CreditOptions
-) -> list[tuple[TrainingSample, ...]]:
-    """What a rule makes of a group. Raises: ValueError, naming the rule, for what no trainer could use."""
-    samples = rule(group, rewards, options) if group else []
-    name = f"{rule.__module__}:{getattr(rule, '__qualname__', rule)}"
-    if len(samples) != len(group):
-        raise ValueError(f"credit rule {name}: samples of {len(samples)} rollouts for a group of {len(group)}")
-    for sample in (sample for shipped in samples for sample in shipped):
-        streams = (sample.mask, sample.rl_weights, sample.ce_weights, sample.logprobs)
-        if any(len(stream) != len(sample.token_ids) for stream in streams):
-            raise ValueError(
-                f"credit rule {name}: a sample's streams do not align with its {len(sample.token_ids)} tokens"
-            )
-        if not all(map(isfinite, (sample.advantage, *sample.rl_weights, *sample.ce_weights))):
-            raise ValueError(f"credit rule {name}: an advantage or a weight is not a finite number")
-    return samples
 
 
 def _reward(played: Played, options: CreditOptions) -> float:

@@ -18,6 +18,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
+from glyph.codec import codec_of
 from glyph.config import RlConfig
 from glyph.credit import Codec
 from glyph.evaluation.traces import trace_to_dict
@@ -27,7 +28,6 @@ from glyph.local.rollouts.generated import Generated, generated_from_dict
 from glyph.local.rollouts.playing import Player
 from glyph.local.runs.run_folder import RunFolder
 from glyph.local.training.annotation import annotate
-from glyph.local.training.codec import codec_of
 from glyph.local.training.experience import Experience, plant_experience
 from glyph.local.training.losses import PolicyLossOptions
 from glyph.local.training.metric_lines import evaluation_line, train_line

@@ -14,10 +14,10 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from glyph.chat import TURN_END, Message, render, token_id
+from glyph.codec import codec_of
 from glyph.config import SftConfig
 from glyph.credit import TrainingSample
 from glyph.local.runs.run_folder import RunFolder
-from glyph.local.training.codec import codec_of
 from glyph.local.training.order import batch_indices
 from glyph.local.training.packing import Tree, plant
 from glyph.local.training.workbench import RunStopped, StopRequest, Watch, Workbench, due, load_workbench

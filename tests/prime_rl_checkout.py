@@ -1,0 +1,45 @@
+"""The pinned PRIME-RL with our patches, made importable from the checkout that PRIME_RL_SOURCE names."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PIN = tomllib.loads((ROOT / "configs" / "versions.toml").read_text())["upstream"]["prime_rl"]
+PATCHES = sorted((ROOT / "patches" / "prime_rl").glob("*.patch"))
+PARTS = ("packages/prime-rl-configs/src", "src")
+
+
+def source() -> Path:
+    """The checkout that the user names; skips the test where none is named."""
+    named = os.environ.get("PRIME_RL_SOURCE")
+    if not named:
+        pytest.skip("no PRIME-RL checkout: set PRIME_RL_SOURCE to one that has the pinned commit")
+    return Path(named).resolve()
+
+
+def write_patched(folder: Path) -> None:
+    """The pinned commit of the user's checkout, with our patches, in a new folder."""
+    git(ROOT, "clone", "--quiet", "--shared", "--no-checkout", str(source()), str(folder))
+    git(folder, "checkout", "--quiet", "--detach", PIN)
+    for patch in PATCHES:
+        git(folder, "apply", str(patch))
+
+
+def git(where: Path, *arguments: str) -> None:
+    done = subprocess.run(["git", *arguments], cwd=where, capture_output=True, text=True)
+    assert not done.returncode, f"git {' '.join(arguments)}: {done.stderr}"
+
+
+def make_importable(folder: Path) -> None:
+    """Put the patched sources on the path. They import wandb, which nothing here calls: an empty module will do."""
+    for part in PARTS:
+        sys.path.insert(0, str(folder / part))
+    if importlib.util.find_spec("wandb") is None:
+        sys.modules["wandb"] = ModuleType("wandb")
