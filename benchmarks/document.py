@@ -1,4 +1,4 @@
-"""The tables of docs/performance.md, from the figures: `python -m benchmarks.document [NAME …]` writes them anew.
+"""The tables of the pages in docs/ from their figures: `python -m benchmarks.document [NAME …]` writes them anew.
 
     docs/figures/NAME.json → its `render` → the part of the page between `<!-- NAME -->` and `<!-- end -->`
 
@@ -13,23 +13,27 @@ from typing import Annotated, Any
 
 import typer
 
-from benchmarks import environment
+from benchmarks import environment, published
 from benchmarks.engine import tables
 from glyph.commands.console import say
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = DOCS / "performance.md"
-RENDER: dict[str, Callable[[dict[str, Any]], str]] = {
+Renders = dict[str, Callable[[dict[str, Any]], str]]
+RENDER: Renders = {
     "environment": environment.render,
     "engine_cpu": tables.render,
     "engine_gpu": tables.render,
 }
+"""The parts of docs/performance.md."""
+REPRODUCTION: Renders = {"published": published.render}
+PAGES: dict[Path, Renders] = {PAGE: RENDER, DOCS / "reproduction.md": REPRODUCTION}
 PART = re.compile(r"<!-- (\w+) -->\n(.*?)<!-- end -->", re.DOTALL)
 
 
 def tables_of(name: str) -> str:
     """The tables that the page should show; empty where nothing was measured. Raises: KeyError for an unknown name."""
-    render, file = RENDER[name], DOCS / "figures" / f"{name}.json"
+    render, file = {**RENDER, **REPRODUCTION}[name], DOCS / "figures" / f"{name}.json"
     return render(json.loads(file.read_text("utf-8"))).strip() if file.is_file() else ""
 
 
@@ -51,9 +55,12 @@ def with_tables(page: str, names: list[str]) -> str:
 
 
 def main(names: Annotated[list[str] | None, typer.Argument(help="which; all without any")] = None) -> None:
-    """Write the tables of docs/performance.md from docs/figures."""
-    PAGE.write_text(with_tables(PAGE.read_text("utf-8"), names or list(RENDER)))
-    say(f"wrote {PAGE}")
+    """Write the tables of docs/performance.md and docs/reproduction.md from docs/figures."""
+    for page, parts in PAGES.items():
+        chosen = [name for name in parts if name in (names or parts)]
+        if chosen:
+            page.write_text(with_tables(page.read_text("utf-8"), chosen), "utf-8")
+            say(f"wrote {page}")
 
 
 if __name__ == "__main__":
