@@ -21,14 +21,14 @@ STAGES = (
     ("endpoint",),
     ("program",),
     ("program_server",),
-    ("chat", "versions"),
+    ("chat", "codec", "versions"),
     ("tasks",),
     ("config",),
     (
         "evaluation",
     ),  # pure functions of records and the reader of traces: the taskset's metrics and the collector use it
-    ("taskset", "harness", "local"),
-    ("report",),
+    ("taskset", "harness", "local", "prime_rl"),
+    ("report", "doctor"),
     ("commands",),
     ("cli",),
     ("__main__",),
@@ -84,6 +84,11 @@ def test_what_the_sandbox_ships_imports_nothing_third_party(module: str) -> None
 def test_only_the_adapters_import_verifiers() -> None:
     users = {module for module in MODULES if any(name.partition(".")[0] == "verifiers" for name in imports(module))}
     assert users == USES_VERIFIERS
+
+
+def test_prime_rl_is_imported_by_its_adapter_alone() -> None:
+    users = {module for module in MODULES if any(name.partition(".")[0] == "prime_rl" for name in imports(module))}
+    assert users == {"prime_rl.py"}
 
 
 def loaded_after(code: str) -> set[str]:

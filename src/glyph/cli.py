@@ -2,14 +2,14 @@
 
 import typer
 
-from glyph.commands import analysis, environment, evaluation, rollouts, task_data, training
+from glyph.commands import analysis, doctor, environment, evaluation, make_base, rollouts, task_data, training
 
 
 def build_app() -> typer.Typer:
     app = typer.Typer(
         help="PREDICT: reactive and predictive coding agents.", no_args_is_help=True, pretty_exceptions_enable=False
     )
-    for topic in (task_data, rollouts, training, evaluation, analysis, environment):
+    for topic in (task_data, doctor, make_base, rollouts, training, evaluation, analysis, environment):
         topic.register(app)
     return app
 
