@@ -1,17 +1,20 @@
 #!/usr/bin/env bash
 # Evaluate a model on held-out tasks through Verifiers: greedy, 512 completion tokens a turn, 4096 in all.
-#   bash scripts/evaluate.sh a|b MODEL validation|test [eval arguments]
+#   bash scripts/evaluate.sh [--scale paper] [--serve] a|b MODEL validation|test [eval arguments]
 #   bash scripts/evaluate.sh --resume RUN_FOLDER
 # MODEL is a model folder (served here, on the CPU or one GPU, and stopped afterwards) or a model's name at an
 # OpenAI-compatible endpoint: BASE_URL (default http://127.0.0.1:8000/v1), its key in the variable named by
-# API_KEY_VAR. DATA (default data), OUTPUT and CONCURRENCY (default 16) are variables too.
+# API_KEY_VAR. With --serve vLLM serves the folder, from the environment of scripts/setup.sh --prime-rl. DATA (default
+# data), OUTPUT and CONCURRENCY (default 16) are variables too. A checkpoint that was trained with another wording is
+# asked in it by --taskset.prompts FILE (the form of configs/prompts.toml; an absolute path), with the same data.
 #   bash scripts/evaluate.sh --scale mini|small a|b MODEL validation|test [key=value or glyph evaluate options]
 # In one process and greedy, with the settings of the scale, or of MODEL where that is a run folder of the engine.
 set -euo pipefail
-usage() { sed -n '2,9p' "$0" | sed 's/^# \{0,1\}//'; }
+usage() { sed -n '2,/^set /p' "$0" | sed '$d' | sed 's/^# \{0,1\}//'; }
 refuse() { [ -z "${1:-}" ] || echo "evaluate: $1" >&2; usage >&2; exit 2; }
 
-SCALE=""
+source "$(dirname "${BASH_SOURCE[0]}")/paper.sh"
+SCALE="" SERVE=glyph
 case "${1:-}" in
   -h | --help) usage; exit 0 ;;
   --scale)
@@ -19,9 +22,17 @@ case "${1:-}" in
     shift 2
     ;;
 esac
-case " $* " in *" --scale "*) refuse "--scale comes first" ;; esac
+if [ "${1:-}" = "--serve" ]; then SERVE=vllm; shift; fi
+case " $* " in *" --scale "* | *" --serve "*) refuse "--scale comes first, then --serve" ;; esac
 [ $# -ge 2 ] || refuse
 if [ -n "$SCALE" ] && [ "$1" = "--resume" ]; then refuse "at the scales mini and small there is nothing to resume"; fi
+if [ "$SERVE" = vllm ]; then
+  [ -z "$SCALE" ] || refuse "--serve is of the paper scale: mini and small evaluate in one process"
+  [ "$1" != "--resume" ] || refuse "--resume serves again what was served: leave --serve out"
+  [ -f "$2/config.json" ] || refuse "--serve takes a model folder, and $2 is none (no config.json)"
+  [ -x "$PRIME_RL_BIN/inference" ] ||
+    refuse "PRIME-RL is not here ($PRIME_RL_BIN/inference); first: bash scripts/setup.sh --prime-rl"
+fi
 if [ "$1" != "--resume" ]; then
   [ $# -ge 3 ] || refuse
   case "$1" in a | b) ;; *) refuse "the arm must be a or b, got '$1'" ;; esac
@@ -47,9 +58,8 @@ if [ -n "$SCALE" ]; then
   evaluate_here "$@"
   exec glyph report "$OUTPUT" --output "$OUTPUT"
 fi
-DATA="${DATA:-data}" BASE_URL="${BASE_URL:-http://127.0.0.1:8000/v1}" SERVER=""
-stop_server() { [ -z "$SERVER" ] || { kill "$SERVER" 2>/dev/null && wait "$SERVER" 2>/dev/null; } || true; }
-trap stop_server EXIT
+DATA="${DATA:-data}" BASE_URL="${BASE_URL:-http://127.0.0.1:8000/v1}"
+trap stop_group EXIT
 
 probe() { # whether anything answers, with whatever status
   python - "$1" 2>/dev/null <<'PROBE'
@@ -63,17 +73,21 @@ PROBE
 
 free_port() { python -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
 
-serve_folder() { # MODEL PORT; remembered in the run folder, for --resume
-  local log="$OUTPUT/serve.log" port="$2"
-  printf '%s\n%s\n' "$1" "$port" > "$OUTPUT/served"
-  glyph serve "$1" --port "$port" --name "$(basename "$1")" >> "$log" 2>&1 &
-  SERVER=$!
-  BASE_URL="http://127.0.0.1:$port/v1"
-  echo "serving $1 (log: $log)"
-  until probe "${BASE_URL%/v1}/health"; do
-    kill -0 "$SERVER" 2>/dev/null || { echo "evaluate: the server did not start:" >&2; tail -5 "$log" >&2; exit 1; }
+serve_folder() { # MODEL PORT glyph|vllm; remembered in the run folder, for --resume
+  local log="$OUTPUT/serve.log" COMMAND=(glyph serve "$1" --port "$2" --name "$(basename "$1")") waited
+  printf '%s\n' "$@" > "$OUTPUT/served"
+  if [ "$3" = vllm ]; then vllm_command "$1" "$2"; fi
+  start_group "${COMMAND[@]}" >> "$log" 2>&1
+  BASE_URL="http://127.0.0.1:$2/v1"
+  echo "serving $1 with $3 (log: $log)"
+  for ((waited = 0; waited < READY_SECONDS; waited++)); do
+    ! probe "${BASE_URL%/v1}/health" || return 0
+    kill -0 "$GROUP" 2>/dev/null || break
     sleep 1
   done
+  echo "evaluate: the server did not start$(kill -0 "$GROUP" 2>/dev/null && echo " in $READY_SECONDS s"):" >&2
+  tail -5 "$log" >&2
+  exit 1
 }
 
 if [ "$1" = "--resume" ]; then
@@ -94,7 +108,8 @@ else
   mkdir -p "$OUTPUT"
   python -m glyph.commands.manifest model="$MODEL" arm="$ARM" split="$SPLIT" data="$DATA" temperature=0 \
     max_completion_tokens=512 eval_arguments="$*" > "$OUTPUT/manifest.json"
-  if [ -d "$MODEL" ]; then serve_folder "$MODEL" "$(free_port)"; else NAME="$MODEL"; fi
+  if [ "$SERVE" = vllm ] || [ ! -d "$MODEL" ]; then NAME="$MODEL"; fi # what the model is called at the endpoint
+  if [ -d "$MODEL" ]; then serve_folder "$MODEL" "$(free_port)" "$SERVE"; fi
   probe "$BASE_URL/models" ||
     { echo "evaluate: nothing answers at $BASE_URL; serve a model there, set BASE_URL, or give a model folder" >&2; exit 1; }
   QUIET=(); [ -t 1 ] || QUIET=(--no-rich)

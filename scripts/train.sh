@@ -1,9 +1,13 @@
 # Sourced by train_sft.sh and train_rl.sh, with STAGE=sft or rl: checks the arguments, prepares the data if they are
-# missing, and starts or resumes a run of the embedded engine. The log is in the run's folder.
+# missing, and starts or resumes a run of the embedded engine; at the paper scale paper.sh does, with PRIME-RL. The log
+# is in the run's folder.
 usage() { sed -n '2,/^set /p' "$0" | sed -n 's/^# \{0,1\}//p'; }
 refuse() { echo "$(basename "$0" .sh): $1" >&2; usage >&2; exit 2; }
 
 case "${1:-}" in -h | --help) usage; exit 0 ;; esac
+source "$(dirname "${BASH_SOURCE[0]}")/paper.sh"
+case " $* " in *" --scale paper "*) paper_train "$STAGE" "$@"; exit ;; esac
+if [ "${1:-}" = "--resume" ] && [ -f "${2:-}/command" ]; then paper_train "$STAGE" "$@"; exit; fi
 ARM="" SCALE=mini RESUME="" MODEL="" OPTIONS=() GIVEN=$#
 while [ $# -gt 0 ]; do
   case "$1" in
@@ -34,8 +38,7 @@ while [ $# -gt 0 ]; do
 done
 case "$SCALE" in
   mini | small) ;;
-  paper) refuse "the paper scale is trained by PRIME-RL, whose adapter is not in the repository yet; take mini or small" ;;
-  *) refuse "--scale must be mini or small, got '$SCALE'" ;;
+  *) refuse "--scale must be mini, small or paper, got '$SCALE'" ;;
 esac
 if [ -n "$RESUME" ]; then
   [ "$GIVEN" -eq 2 ] || refuse "--resume takes no other argument: the run's own configuration holds"

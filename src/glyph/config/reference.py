@@ -54,7 +54,7 @@ def reference() -> str:
     """The page: the head, then one table for each table of the configuration."""
     files = {stage: {scale: _settings(stage, scale) for scale in scales()} for stage in ROOTS}
     names = dict.fromkeys(name for root in ROOTS.values() for name in sections(root))
-    parts = [f"{HEAD}At the moment {PAPER_SCALE}.\n", _table("", "## Keys outside the tables", "", files)]
+    parts = [f"{HEAD}{PAPER_SCALE[0].upper()}{PAPER_SCALE[1:]}.\n", _table("", "## Keys outside the tables", "", files)]
     for name in names:
         stages = [stage for stage, root in ROOTS.items() if name in sections(root)]
         only = f" Of the {stages[0]} stage only." if len(stages) == 1 else ""
