@@ -3,8 +3,8 @@
     group of rollouts (a Verifiers trace and the trainer's samples each)
       → branches and record → `credit_rollout` → `credit_group` → streams on the samples, label samples after them
 
-A patch (`patches/prime_rl/`) registers `PredictAlgorithm` as the type `predict`. It works on whole groups alone, and
-keeps nothing of a rollout between hooks. A rollout that cannot be credited is counted, logged and left out of its
+A patch (`patches/prime_rl/`) registers `PredictAlgorithm` as the type `predict`. It works on whole groups alone, so
+nothing of a rollout is kept between hooks. A rollout that cannot be credited is counted, logged and left out of its
 group; it never ends the run, as an exception in a hook would. Only PRIME-RL imports this module.
 """
 
@@ -39,7 +39,7 @@ from glyph.credit import (
 )
 from glyph.plugins import load
 from glyph.protocol import Arm, Label
-from glyph.records import RolloutRecord, record_from_dict
+from glyph.records import TRACE_KEY, RolloutRecord, record_from_dict
 
 if TYPE_CHECKING:
     from prime_rl.configs.algorithm import PredictAlgoConfig
@@ -48,8 +48,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-INFO_KEY = "glyph"
-"""Where the taskset leaves the record of a rollout in its trace."""
 LABEL_WINDOW = 1024
 """Label samples over which the normalisations `label` and `class` count: the pin shows an algorithm one group at a
 time, never the step's batch, so these are the newest of the run."""
@@ -92,32 +90,37 @@ class PredictAlgorithm(GRPOAlgorithm):
             ValueError: the credit rule gave what no trainer can use (a fault of the rule, not of a rollout).
         """
         credited = await asyncio.to_thread(lambda: [self._credit(rollout) for rollout in group])
-        kept = [(rollout, each) for rollout, each in zip(group, credited, strict=True) if each]
-        rewards = [shaped_reward(record_of(rollout), self.options) for rollout, _ in kept]
-        shipped = apply_rule(self.rule, [each for _, each in kept], rewards, self.options)
+        kept = [(rollout, *each) for rollout, each in zip(group, credited, strict=True) if each]
+        shipped = apply_rule(self.rule, [each for _, each, _ in kept], [reward for *_, reward in kept], self.options)
         weighed = iter(self._weigh([sample for samples in shipped for sample in samples]))
         final = {
-            rollout.id: [next(weighed) for _ in samples] for (rollout, _), samples in zip(kept, shipped, strict=True)
+            rollout.id: [next(weighed) for _ in samples] for (rollout, *_), samples in zip(kept, shipped, strict=True)
         }
         for rollout in group:
             write_samples(rollout, final.get(rollout.id, []))
 
-    def _credit(self, rollout: "Rollout") -> Credited | None:
+    def _credit(self, rollout: "Rollout") -> tuple[Credited, float] | None:
+        """The rollout's samples and its reward; None where it cannot be credited."""
         assert self.codec is not None, "setup() has not run"
-        credited = None
+        done = None
         try:
-            credited = credit_rollout(branches_of(rollout), record_of(rollout), self.codec, self.options)
+            record = record_of(rollout)
+            credited = credit_rollout(branches_of(rollout), record, self.codec, self.options)
+            done = credited, shaped_reward(record, self.options)
         except Exception:  # whatever a rollout holds, it must not end the run
             logger.exception("rollout %s of %s is left out of its group", rollout.id, rollout.env_name)
-        labels = sum(sample.label is not None for sample in credited.samples) if credited else 0
-        misses = credited.misses if credited else {}
+        samples, misses = (done[0].samples, done[0].misses) if done else ((), {})
         if misses:
             reasons = ", ".join(f"{miss.value} {n}" for miss, n in misses.items())
             logger.warning("rollout %s: targets without a label sample: %s", rollout.id, reasons)
         rollout.record_metrics(
-            {"label_samples": labels, "label_misses": sum(misses.values()), "left_out": credited is None}
+            {
+                "label_samples": sum(sample.label is not None for sample in samples),
+                "label_misses": sum(misses.values()),
+                "left_out": done is None,
+            }
         )
-        return credited
+        return done
 
     def _weigh(self, samples: Sequence[TrainingSample]) -> list[TrainingSample]:
         self._recent.extend(trained_labels(samples))
@@ -137,7 +140,7 @@ def credit_options(config: "PredictAlgoConfig") -> CreditOptions:
 
 def record_of(rollout: "Rollout") -> RolloutRecord:
     """Raises: KeyError, ValueError: the taskset `glyph` did not make this rollout."""
-    return record_from_dict(rollout.info[INFO_KEY])
+    return record_from_dict(rollout.info[TRACE_KEY])
 
 
 def branches_of(rollout: "Rollout") -> list[Branch]:

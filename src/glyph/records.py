@@ -13,6 +13,8 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from glyph.protocol import BreachKind, Decision, Label, StopReason, Tool
 
 SCHEMA_VERSION = 1
+TRACE_KEY = "glyph"
+"""Where the `info` of a Verifiers trace holds the record."""
 
 
 @dataclass(frozen=True)

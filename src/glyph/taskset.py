@@ -16,13 +16,11 @@ from glyph.episode import Rules
 from glyph.evaluation.metrics import rollout_metrics
 from glyph.program import PROJECT_FOLDER, RECORD_PATH
 from glyph.protocol import Arm, StopReason
-from glyph.records import RolloutRecord, record_from_dict
+from glyph.records import TRACE_KEY, RolloutRecord, record_from_dict
 from glyph.tasks.prompts import DEFAULT_PROMPTS, Wording, load_wording, opening
 from glyph.tasks.validation import check_wording, read_rows, task_of
 from glyph.variants import parse_variant
 from glyph.workspace import PLACEHOLDER, SOLUTION_PATH
-
-INFO_KEY = "glyph"
 
 
 class GlyphTaskData(vf.TaskData):
@@ -61,7 +59,7 @@ class GlyphTask(vf.Task[GlyphTaskData]):
         except FileNotFoundError as error:
             raise RuntimeError(f"the rollout left no record; it stopped with {trace.stop_condition!r}") from error
         record = record_from_dict(data)
-        trace.info[INFO_KEY] = record.to_dict()
+        trace.info[TRACE_KEY] = record.to_dict()
         if record.stop_reason is StopReason.CONTEXT:  # so that Verifiers and trainers see a truncation as one
             trace.stop_condition = "context_length"
         if record.stop_reason.cut and self.data.cut == "error":
@@ -77,7 +75,7 @@ class GlyphTask(vf.Task[GlyphTaskData]):
 
     @staticmethod
     def _record(trace: vf.Trace) -> RolloutRecord:
-        return record_from_dict(trace.info[INFO_KEY])
+        return record_from_dict(trace.info[TRACE_KEY])
 
 
 class GlyphTasksetConfig(vf.TasksetConfig):

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field, ValidationError
 
 from glyph.files import write_atomically
-from glyph.records import RolloutRecord, record_from_dict
+from glyph.records import TRACE_KEY, RolloutRecord, record_from_dict
 
 LOCAL_SCHEMA_VERSION = 1
 DEMONSTRATIONS = "demonstrations"
@@ -270,7 +270,7 @@ def _from_verifiers(line: _VerifiersLine) -> Trace:
             arm=task.arm,
             split=task.split,
             messages=_branch_messages(line.nodes),
-            record=_read_record(line.info.get("glyph"), error, "info.glyph"),
+            record=_read_record(line.info.get(TRACE_KEY), error, "info.glyph"),
             test_code=task.test_code,
             error=error,
         )
