@@ -414,9 +414,25 @@ def test_traces_can_show_details(tmp_path: Path, tiny_data: Path, executor: Exec
     )
 
 
+def test_without_a_gate_a_foreseen_failure_is_tested_all_the_same(tmp_path: Path, executor: Executor) -> None:
+    splits = Splits((DOUBLE, LARGEST), (DOUBLE, LARGEST), (DOUBLE, LARGEST), (DOUBLE, LARGEST))
+    shown = [DEMONSTRATIONS[Family.DIRECT], DEMONSTRATIONS[Family.DEEP_SHADOW]]
+    write_data(Prepared("mini", {}, splits, shown, 0, parse_variant("ungated")), tmp_path, load_wording(), executor.run)
+    data = read_folder(tmp_path)
+    said = [turn(data, B, Family.DEEP_SHADOW, place)["content"].split("\n")[0] for place in range(6)]
+    failed = "<PREDICTION>ASSERTION_FAILURE</PREDICTION>"
+    assert [line.split(" {")[0] for line in said] == [
+        "CALL apply_patch", failed, "CALL apply_patch", failed, "CALL apply_patch", "<PREDICTION>PASS</PREDICTION>",
+    ]  # fmt: skip
+    assert "DECISION" not in data.traces[B][1]["messages"][0]["content"]
+    assert check(data, REPLAY, executor).faults == ()
+    edit(turn(data, B, Family.DEEP_SHADOW, 1), "ASSERTION_FAILURE", "PASS")
+    assert any("predicts PASS, None where a deep_shadow" in fault for fault in check(data, REPLAY, executor).faults)
+
+
 def test_other_variants_have_no_traces() -> None:
-    with pytest.raises(ValueError, match="demonstrations are of standard or of detailed_prediction alone"):
-        plan("mini", None, lambda source, tests: judge("good"), variant=parse_variant("ungated+detailed_prediction"))
+    with pytest.raises(ValueError, match="demonstrations are of standard, ungated or detailed_prediction"):
+        plan("mini", None, lambda source, tests: judge("good"), variant=parse_variant("forced_keep"))
 
 
 def test_what_cannot_be_built_is_refused() -> None:

@@ -41,7 +41,10 @@ def prepare_data(
     output: Annotated[Path, typer.Option(help="the data folder to write")] = Path("data"),
     prompts: Annotated[Path, typer.Option(help="the wording")] = DEFAULT_PROMPTS,
     variant: Annotated[
-        str, typer.Option(help="the grammar of Arm B's SFT traces: standard or detailed_prediction(level=index|value)")
+        str,
+        typer.Option(
+            help="the grammar of Arm B's SFT traces: standard, ungated, detailed_prediction(level=index|value)"
+        ),
     ] = "standard",
     record: Annotated[
         bool, typer.Option("--record-digests", help="make the result the committed one for its wording")

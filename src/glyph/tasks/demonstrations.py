@@ -231,20 +231,24 @@ def _apply_again(mutation: Mutation, source: str) -> str | None:
 
 
 def assistant_turns(demonstration: Demonstration, arm: Arm, wording: Wording, variant: Variant = STANDARD) -> list[str]:
-    """What the demonstrating agent says, turn by turn; of a variant's grammar it knows the details of predictions."""
+    """What the demonstrating agent says, turn by turn, in the grammar of a variant: gated or not, with details or not.
+
+    Without a gate a failure that is foreseen is tested all the same, and mended as one that was not foreseen.
+    """
     ids = map(wording.call_id, itertools.count(1))
     states = demonstration.states
     foreseen = arm is Arm.PREDICTIVE and demonstration.family in FORESEEN
     turns = [render_call(_patch(next(ids), *_first_edit(states[0].source)))]
     for step, state in enumerate(states):
         last = step == len(states) - 1
-        if not last and foreseen:
+        detail = render_detail(variant.detail, state.failed_assertion, state.observed) if foreseen else None
+        if not last and foreseen and variant.gated:
             calls = _mending(demonstration, step, ids)
-            detail = render_detail(variant.detail, state.failed_assertion, state.observed)
             turns += [render_prediction(Prediction(state.label, Decision.REVISE, call, detail)) for call in calls]
             continue
         test = Call(Tool.PYTHON_TEST, next(ids), {"project_path": PROJECT_PATH})
-        honest = render_prediction(Prediction(Label.PASS, Decision.KEEP, test))
+        label, decision = state.label if foreseen else Label.PASS, Decision.KEEP if variant.gated else None
+        honest = render_prediction(Prediction(label, decision, test, detail))
         turns.append(honest if arm is Arm.PREDICTIVE else render_call(test))
         if not last:
             turns += map(render_call, _mending(demonstration, step, ids))

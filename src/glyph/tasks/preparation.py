@@ -27,7 +27,7 @@ from glyph.tasks.prompts import Wording, opening
 from glyph.tasks.splits import Splits
 from glyph.tasks.task import CodeTask
 from glyph.tasks.task_sets import UNSTATED, load_task_set
-from glyph.variants import STANDARD, Variant
+from glyph.variants import STANDARD, Gate, Variant
 from glyph.versions import CONFIGS, versions
 
 EXPECTED_DIGESTS = CONFIGS / "data_digests.json"
@@ -60,8 +60,8 @@ def plan(
     Raises:
         ValueError: as `load_task_set` says, or a variant that demonstrations cannot show.
     """
-    if replace(variant, detail=None) != STANDARD:
-        raise ValueError(f"variant {variant.name!r}: demonstrations are of standard or of detailed_prediction alone")
+    if replace(variant, detail=None) not in (STANDARD, Variant(gate=Gate.UNGATED)):
+        raise ValueError(f"variant {variant.name!r}: demonstrations are of standard, ungated or detailed_prediction")
     of = load_task_set(name, source)
     shown = of.composition or proportional(len(of.splits.sft))
     families = {family: shown.families.get(family, 0) for family in Family}

@@ -343,7 +343,7 @@ def _replay(arm: Arm, row: Row, wording: Wording, run: Run, variant: Variant) ->
         faults.append(f"{where}: states are {[label for _, label in seen]}, the trace says {[s[1] for s in states]}")
     if any(label == "PASS" for _, label in states[:-1]) or states[-1][1] != "PASS":
         faults.append(f"{where}: faulty states must fail and the final state pass")
-    faults += [f"{where}: {fault}" for fault in _untaught(row["family"], len(states), record)]
+    faults += [f"{where}: {fault}" for fault in _untaught(row["family"], len(states), record, variant)]
     faults += [f"{where}: {fault}" for fault in _other_slips(row.get("slip"), messages, record)]
     if record.reward != 1.0:
         faults.append(f"{where}: earns no reward ({record.stop_reason.value})")
@@ -378,7 +378,7 @@ def _call_in(text: str) -> Call:
     return prediction.call
 
 
-def _untaught(family: str, states: int, record: RolloutRecord) -> list[str]:
+def _untaught(family: str, states: int, record: RolloutRecord, variant: Variant) -> list[str]:
     """Where a trace is not what its family shows: the number of states, and Arm B's predictions and decisions."""
     wanted = {Family.DIRECT.value: 1, Family.DEEP_SHADOW.value: 3, Family.DEEP_VISIBLE.value: 3}.get(family, 2)
     faults = [] if states == wanted else [f"{states} states, a {family} trace has {wanted}"]
@@ -386,10 +386,10 @@ def _untaught(family: str, states: int, record: RolloutRecord) -> list[str]:
     for target in record.targets:
         label = target.verified_label if foreseen else Label.PASS
         detail = target.verified_detail if foreseen else None
-        decision = Decision.KEEP if label is Label.PASS else Decision.REVISE
+        decision = (Decision.KEEP if label is Label.PASS else Decision.REVISE) if variant.gated else None
         if (target.label, target.detail, target.decision) != (label, detail, decision):
             said = target.label and render_label(target.label, target.detail)
             done = target.decision and target.decision.value
-            right = f"{render_label(label, detail)}, {decision.value}"
+            right = f"{render_label(label, detail)}, {decision and decision.value}"
             faults.append(f"predicts {said}, {done} where a {family} trace says {right}")
     return faults

@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# Make the study's runs, or what is missing of them: SFT of an arm, RL, test tasks with every quarter's checkpoint.
+#   bash scripts/study.sh --model DIR|HUB_ID --work DIR --results DIR [--scale small|mini] [--visit N | --runs a,b,...]
+#                         [--jobs N] [--evaluations N] [--minutes M] [--reserve SECONDS] [--steps N] [--num-tasks N]
+#                         [--sft "key=value ..."] [--rl "key=value ..."] [--data DIR] [--commit SHA] [--python COMMAND]
+#   bash scripts/study.sh --list
+# Runs and visits are those of study/matrix.toml. N runs are trained at once on one GPU. When the time is nearly over,
+# runs are stopped after a step and evaluated where they stand; the same command goes on with what is missing, whatever
+# ended it. Results for publication go to DIR, packed beside it; weights stay in the work folder.
+# --python (or PYTHON) names an interpreter that has everything: then no virtual environment is made.
+set -euo pipefail
+usage() { sed -n '2,11p' "$0" | sed 's/^# \{0,1\}//'; }
+refuse() { echo "study: $1" >&2; usage >&2; exit 2; }
+
+SCALE=small GIVEN_PYTHON="${PYTHON:-}" GIVEN_DATA="${DATA:-}" OPTIONS=() LIST="" WORK="" RESULTS="" MODEL=""
+while [ $# -gt 0 ]; do
+  case "$1" in
+    -h | --help) usage; exit 0 ;;
+    --list) LIST=1; shift; continue ;;
+    --model | --work | --results | --scale | --visit | --runs | --jobs | --evaluations | --minutes | --reserve | --steps | \
+      --num-tasks | --sft | --rl | --data | --commit | --python)
+      [ $# -ge 2 ] || refuse "$1 needs a value"
+      ;;
+    *) refuse "unknown argument $1" ;;
+  esac
+  case "$1" in
+    --python) GIVEN_PYTHON="$2" ;;
+    --data) GIVEN_DATA="$2" ;;
+    --model) MODEL="$2" ;;
+    --work) WORK="$(realpath -m "$2")" ;;
+    --results) RESULTS="$(realpath -m "$2")" ;;
+    --scale) SCALE="$2" ;;
+    *) OPTIONS+=("$1" "$2") ;;
+  esac
+  shift 2
+done
+if [ -z "$LIST" ]; then
+  case "$SCALE" in mini | small) ;; *) refuse "--scale must be mini or small, got '$SCALE'" ;; esac
+  [ -n "$MODEL" ] || [ "$SCALE" = mini ] || refuse "which model? --model a folder or a hub id"
+  [ -n "$WORK" ] && [ -n "$RESULTS" ] || refuse "--work and --results are needed"
+  case "$MODEL" in /* | ./* | ../*) [ -d "$MODEL" ] || refuse "--model $MODEL: no such folder" ;; esac
+fi
+[ ! -d "$MODEL" ] || MODEL="$(realpath "$MODEL")"
+DATA="${GIVEN_DATA:+$(realpath -m "$GIVEN_DATA")}"
+
+if [ -n "$GIVEN_PYTHON" ]; then
+  cd "$(dirname "${BASH_SOURCE[0]}")/.."
+  export PYTHONPATH="$PWD/src:$PWD${PYTHONPATH:+:$PYTHONPATH}"
+  read -ra COMMAND <<< "$GIVEN_PYTHON"
+else
+  source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
+  COMMAND=(python)
+fi
+[ -z "$LIST" ] || exec "${COMMAND[@]}" -m study runs
+case "$SCALE" in mini) TASKS=mini DATA="${DATA:-$PWD/data/mini}" ;; *) TASKS=mbpp DATA="${DATA:-$PWD/data}" ;; esac
+[ -f "$DATA/manifest.json" ] || "${COMMAND[@]}" -m glyph prepare --tasks "$TASKS" --output "$DATA"
+export TOKENIZERS_PARALLELISM=false HF_HUB_DISABLE_TELEMETRY=1 OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}" PYTHONUNBUFFERED=1
+exec "${COMMAND[@]}" -m study run --python "${COMMAND[*]}" --scale "$SCALE" --model "${MODEL:-models/mini}" \
+  --data "$DATA" --work "$WORK" --results "$RESULTS" "${OPTIONS[@]}"

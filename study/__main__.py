@@ -1,0 +1,171 @@
+"""`python -m study run | rejoin | runs`: what scripts/study.sh starts."""
+
+import json
+import shlex
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from glyph.commands.console import fail, say
+from glyph.config import Stage, load_config
+from glyph.evaluation.traces import read_traces, write_traces
+from glyph.tasks.validation import data_manifest
+from study.matrix import Matrix, MatrixError, load_matrix, quarters
+from study.pieces import SUMMARY, Kind, Piece, Plan, pieces
+from study.publish import Publisher, drop_unfinished, pack
+from study.runner import Limits, Runner, cut_short, lost, write_plan
+from study.slim import rejoin as put_back
+from study.slim import task_texts
+
+ROOT = Path(__file__).parents[1]
+SECONDS_A_MINUTE = 60
+UNFINISHED = 3
+STARTED = time.monotonic()
+app = typer.Typer(help="The study: its runs, and their results.", no_args_is_help=True, pretty_exceptions_enable=False)
+
+
+@app.command()
+def run(
+    work: Annotated[Path, typer.Option(help="where runs and weights go")],
+    results: Annotated[Path, typer.Option(help="where what is published goes, and the archives beside it")],
+    model: Annotated[str, typer.Option(help="the base model: a folder or a hub id")],
+    data: Annotated[Path, typer.Option(help="a prepared data folder")],
+    scale: Annotated[str, typer.Option(help="small or mini")] = "small",
+    runs: Annotated[str, typer.Option(help="names separated by commas; all without any")] = "",
+    visit: Annotated[int | None, typer.Option(help="the runs of this visit of study/matrix.toml")] = None,
+    steps: Annotated[int | None, typer.Option(help="of every run; a multiple of 4")] = None,
+    jobs: Annotated[int, typer.Option(help="runs trained at once", min=1)] = 2,
+    evaluations: Annotated[int, typer.Option(help="evaluations at once beside them", min=1)] = 1,
+    minutes: Annotated[float | None, typer.Option(help="from now to the end, archives written", min=1)] = None,
+    reserve: Annotated[float, typer.Option(help="seconds kept for the last evaluations", min=0)] = 240,
+    num_tasks: Annotated[int, typer.Option(help="the first n test tasks; 0 for all", min=0)] = 0,
+    sft: Annotated[str, typer.Option(help="further settings of SFT, key=value key=value")] = "",
+    rl: Annotated[str, typer.Option(help="further settings of RL")] = "",
+    python: Annotated[str, typer.Option(help="the command that runs our modules")] = sys.executable,
+    commit: Annotated[str, typer.Option(help="of the sources, where this copy does not know it")] = "",
+) -> None:
+    """Make what is missing of the study, in order of priority; the same command goes on after whatever ended it."""
+    matrix = load_matrix()
+    try:
+        plan = _plan(matrix, work, scale, model, data, runs, visit, steps, (sft.split(), rl.split()), num_tasks)
+        _check(plan, matrix)
+        write_plan(plan, json.dumps(asdict(plan), default=str) + "\n")
+    except (ValueError, OSError) as error:
+        fail(f"study: {error}")
+    drop_unfinished(results)
+    data_name = "data/mini" if scale == "mini" else "data"
+    places = {plan.work: "study", plan.data: data_name, ROOT: "."}
+    if Path(plan.model).is_dir():
+        places[Path(plan.model)] = Path(plan.model).name
+    publisher = Publisher(results, places, {"source_commit": commit} if commit else {})
+    limits = Limits(jobs, evaluations, minutes and minutes * SECONDS_A_MINUTE, reserve)
+    runner = Runner(plan, matrix, limits, shlex.split(python), _say, lambda piece: _publish(publisher, piece))
+    left = runner.run()
+    _close(plan, matrix, publisher, results, left, runner.failed)
+
+
+def _plan(
+    matrix: Matrix,
+    work: Path,
+    scale: str,
+    model: str,
+    data: Path,
+    runs: str,
+    visit: int | None,
+    steps: int | None,
+    settings: tuple[list[str], list[str]],
+    num_tasks: int,
+) -> Plan:
+    """Raises: ValueError: an unknown scale, run or visit, or steps without quarters."""
+    if scale not in matrix.scale:
+        raise MatrixError(f"--scale must be one of {', '.join(matrix.scale)}, got {scale!r}")
+    chosen = matrix.select([name for name in runs.split(",") if name], visit)
+    number = steps or matrix.scale[scale].steps
+    quarters(number)
+    sft, rl = map(tuple, settings)
+    folder = str(Path(model).resolve()) if Path(model).is_dir() else model
+    names = tuple(run.name for run in chosen)
+    return Plan(work.resolve(), scale, folder, data.resolve(), names, number, sft, rl, num_tasks)
+
+
+def _check(plan: Plan, matrix: Matrix) -> None:
+    """Refuse what every run would refuse, before the first begins. Raises: ValueError, OSError."""
+    if data_manifest(plan.data) is None:
+        raise ValueError(f"{plan.data}: no prepared data; run python -m data.prepare --output {plan.data}")
+    for piece in pieces(plan, matrix):
+        if piece.kind in (Kind.SFT, Kind.RL):
+            settings = [text for text in piece.arguments if "=" in text]
+            stage: Stage = "sft" if piece.kind is Kind.SFT else "rl"
+            load_config(stage, plan.scale, piece.arguments[1], (), settings, model=plan.model)
+
+
+def _say(text: str) -> None:
+    seconds = int(time.monotonic() - STARTED)
+    say(f"[{seconds // 60:>2}:{seconds % 60:02d}] {text}")
+
+
+def _publish(publisher: Publisher, piece: Piece) -> None:
+    """A fault of a file must not end the runs that go on."""
+    try:
+        publisher.publish(piece)
+    except (ValueError, OSError) as error:
+        _say(f"{piece.name}: not published: {error}")
+
+
+def _close(
+    plan: Plan, matrix: Matrix, publisher: Publisher, results: Path, left: list[Piece], failed: Mapping[str, int]
+) -> None:
+    """Publish what there is, pack it, and say what is missing."""
+    for piece in pieces(plan, matrix):
+        if piece.is_training or not (results / piece.name / SUMMARY).is_file():
+            _publish(publisher, piece)
+    if results.is_dir():
+        for archive in pack(results, results.parent / f"{results.name}-archives"):
+            _say(f"wrote {archive} ({archive.stat().st_size / 2**20:.1f} MiB)")
+    for line in cut_short(plan, matrix):
+        _say(f"cut short: {line}")
+    for line in lost(plan, matrix):
+        _say(f"lost: {line}")
+    for piece in left:
+        if not piece.is_training:
+            _say(f"not played: {piece.name}")
+    for name in failed:
+        _say(f"failed: {name}: see {plan.work / 'logs' / name}.log")
+    if left:
+        _say("the same command goes on with what is missing")
+        raise typer.Exit(1 if failed else UNFINISHED)
+    _say(f"all done; results in {results}")
+
+
+@app.command("rejoin")
+def rejoin_traces(
+    traces: Annotated[Path, typer.Argument(help="a slim trace file, or the folder that holds it")],
+    data: Annotated[Path, typer.Argument(help="the prepared data folder that holds the texts")],
+    output: Annotated[Path, typer.Argument(help="the trace file to write, .jsonl or .jsonl.gz")],
+) -> None:
+    """Put the tasks' prompts and tests back into published traces."""
+    try:
+        read = read_traces(traces).traces
+        texts: dict[str, Any] = {}
+        for arm, split in sorted({(t.arm, t.split) for t in read if t.arm and t.split}):
+            texts |= task_texts(data, arm, split)
+        write_traces(output, [put_back(trace, texts) for trace in read])
+    except (ValueError, OSError) as error:
+        fail(f"rejoin: {error}")
+    say(f"wrote {output}\nnext: glyph report {output}")
+
+
+@app.command("runs")
+def list_runs() -> None:
+    """The runs, what they start from, and their settings."""
+    for each in load_matrix().runs():
+        say(f"{each.name:22} {each.sft.name:14} {' '.join(each.spec.settings)}".rstrip())
+
+
+if __name__ == "__main__":
+    app()

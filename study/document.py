@@ -1,0 +1,75 @@
+"""The tables of the pages, from the published results: `python -m study.document [--results DIR] [--check]`.
+
+    RESULTS_PUBLISHED → `parts` → what stands between `<!-- NAME -->` and `<!-- end -->` in docs/results.md, README.md
+
+A part without results is empty. The prose around the tables is written by hand.
+"""
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from benchmarks.document import PART, shown
+from glyph.commands.console import fail, say
+from study import tables
+from study.matrix import load_matrix
+from study.results import read_results
+
+PAGES = (tables.ROOT / "docs" / "results.md", tables.ROOT / "README.md")
+
+
+def parts(results: Path = tables.SMALL) -> dict[str, str]:
+    """Every table by the name of its part."""
+    found, matrix = read_results(results), load_matrix()
+    return {
+        "mini": tables.mini(),
+        "runs": tables.runs(found),
+        "passes": tables.passes(found, matrix) if found.entries else "",
+        **{of.name: tables.question(found, of) for of in matrix.question},
+        "predictions": tables.predictions(found, matrix),
+        "decisions": tables.decisions(found, matrix),
+        "costs": tables.costs(found, matrix),
+    }
+
+
+def with_parts(page: str, wanted: dict[str, str]) -> str:
+    """The page with its tables as they should be. Raises: KeyError: a part that there is not."""
+
+    def part(found: re.Match[str]) -> str:
+        table = wanted[found[1]]
+        return "\n".join([f"<!-- {found[1]} -->", *([table] if table else []), "<!-- end -->"])
+
+    return PART.sub(part, page)
+
+
+def main(
+    results: Annotated[Path, typer.Option(help="the folder of the small scale's results")] = tables.SMALL,
+    check: Annotated[bool, typer.Option("--check", help="write nothing; exit 1 where a page differs")] = False,
+    output: Annotated[
+        Path | None, typer.Option(help="write all tables to this file, and leave the pages alone")
+    ] = None,
+) -> None:
+    """Write the tables of the pages anew."""
+    wanted = parts(results)
+    if output is not None:
+        output.write_text("".join(f"## {name}\n\n{table}\n\n" for name, table in wanted.items() if table))
+        say(f"wrote {output}")
+        return
+    seen: set[str] = set()
+    for page in PAGES:
+        old = page.read_text("utf-8")
+        new = with_parts(old, wanted)
+        seen |= shown(old).keys()
+        if old != new and check:
+            fail(f"{page}: the tables are not those of the results; run bash scripts/reproduce_tables.sh", 1)
+        if old != new:
+            page.write_text(new)
+        say(f"{page.name}: {'unchanged' if old == new else 'written'}")
+    if missing := [name for name, table in wanted.items() if table and name not in seen]:
+        say(f"shown on no page: {', '.join(missing)} (put <!-- NAME --> and <!-- end --> where the table belongs)")
+
+
+if __name__ == "__main__":
+    typer.run(main)

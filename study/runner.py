@@ -1,0 +1,308 @@
+"""Makes the pieces of a study: several processes at once on one machine, until all is done or the time is over.
+
+A run of RL is stopped when what is left of the time is needed for evaluations (`reserve_seconds`): it finishes its
+step, saves, and is evaluated where it stands. Whatever ends this process, children end too, and the same command
+goes on: a piece is done when its folder says so, and nothing is remembered elsewhere.
+"""
+
+import ctypes
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+
+from glyph.files import write_atomically
+from glyph.local.runs.checkpoints import TRAINING as TRAINING_STATE
+from glyph.local.runs.checkpoints import checkpoints
+from glyph.local.runs.durable import FileLock
+from study.matrix import Matrix, Run, quarters
+from study.pieces import Kind, Piece, Plan, frozen_steps, pieces
+
+POLL_SECONDS = 0.5
+PROGRESS_SECONDS = float(os.environ.get("PROGRESS_SECONDS", "30"))
+PACKING_SECONDS = 20.0
+LOG_TAIL_BYTES = 8192
+SHOWN_WIDTH = 130
+COMMAND = "== "
+PR_SET_PDEATHSIG = 1
+GIBIBYTE = 2**30
+
+
+@dataclass(frozen=True)
+class Limits:
+    """`jobs` runs are trained at once, beside so many evaluations. `seconds` None is without an end."""
+
+    jobs: int
+    evaluations: int
+    seconds: float | None
+    reserve_seconds: float
+
+
+@dataclass
+class Running:
+    piece: Piece
+    process: "subprocess.Popen[bytes]"
+    log: Path
+    begun: float
+    told_to_stop: bool = False
+
+    def last_line(self) -> str:
+        """What its log ends with."""
+        with self.log.open("rb") as file:
+            file.seek(max(0, self.log.stat().st_size - LOG_TAIL_BYTES))
+            text = file.read().decode(errors="replace")
+        for line in reversed(text.split("\n")):
+            shown = "".join(c if c.isprintable() else " " for c in line.split("\r")[-1]).strip()
+            if shown and "%|" not in shown:
+                return "starting" if shown.startswith(COMMAND) else shown[:SHOWN_WIDTH]
+        return ""
+
+    def stop(self, number: int = signal.SIGINT) -> None:
+        self.told_to_stop = True
+        with suppress(ProcessLookupError):
+            self.process.send_signal(number)
+
+
+@dataclass
+class Runner:
+    """`python` is the command that runs a module of ours; `published` is told of every piece that ended."""
+
+    plan: Plan
+    matrix: Matrix
+    limits: Limits
+    python: Sequence[str]
+    say: Callable[[str], None]
+    published: Callable[[Piece], None]
+    started: float = field(default_factory=time.monotonic)
+    running: dict[str, Running] = field(default_factory=dict)
+    failed: dict[str, int] = field(default_factory=dict)
+    stopped: bool = False
+    training_left: bool = True
+
+    # Time.
+
+    def left(self) -> float:
+        """Seconds that are left; infinite without an end."""
+        if self.limits.seconds is None:
+            return float("inf")
+        return self.started + self.limits.seconds - time.monotonic()
+
+    def may_train(self) -> bool:
+        return not self.stopped and self.left() > self.limits.reserve_seconds
+
+    def may_evaluate(self) -> bool:
+        return not self.stopped and self.left() > PACKING_SECONDS
+
+    # The loop.
+
+    def run(self) -> list[Piece]:
+        """Go on until nothing can be begun any more; what is not done then, in order."""
+        self._listen()
+        told = time.monotonic()
+        try:
+            while True:
+                self._look_after()
+                self._begin()
+                if not self.running:
+                    break
+                if time.monotonic() - told >= PROGRESS_SECONDS:
+                    told = time.monotonic()
+                    self.report()
+                time.sleep(POLL_SECONDS)
+        finally:
+            for each in self.running.values():
+                each.stop(signal.SIGTERM)
+        return [piece for piece in self.pieces() if not piece.done()]
+
+    def pieces(self) -> list[Piece]:
+        for run in self.plan.chosen(self.matrix):
+            freeze(self.plan, run, at_rest=run.folder not in self.running)
+        return pieces(self.plan, self.matrix)
+
+    def _look_after(self) -> None:
+        """Take note of what ended; ask what must make room in time to stop."""
+        for name, each in list(self.running.items()):
+            if (code := each.process.poll()) is not None:
+                del self.running[name]
+                self._end(each, code)
+            elif not each.told_to_stop and not (self.may_train() if each.piece.is_training else self.may_evaluate()):
+                self.say(f"{name}: told to stop" + (" after its step" if each.piece.is_training else ""))
+                each.stop()
+
+    def _end(self, each: Running, code: int) -> None:
+        piece, seconds = each.piece, time.monotonic() - each.begun
+        if code == 0 and piece.done():
+            self.say(f"{piece.name}: done in {seconds:.0f} s")
+        elif each.told_to_stop:
+            self.say(f"{piece.name}: stopped after {seconds:.0f} s")
+        else:
+            self.failed[piece.name] = code
+            self.say(f"{piece.name}: FAILED (exit {code}) after {seconds:.0f} s: {each.last_line()}; see {each.log}")
+        if piece.is_training and piece.done():
+            drop_training_state(piece.folder)
+        self.published(piece)
+
+    def _begin(self) -> None:
+        """Begin what is ready, in order, as far as there is room; what is evaluated is then no longer needed."""
+        found = self.pieces()
+        done = {piece.name for piece in found if piece.done()}
+        ended = done | self.failed.keys()
+        self.training_left = any(piece.is_training and piece.name not in ended for piece in found)
+        for piece in found:
+            waiting = piece.name not in done and piece.name not in self.running and piece.name not in self.failed
+            if waiting and self._has_room(piece) and self._is_ready(piece, done):
+                self._start(piece)
+        for run in self.plan.chosen(self.matrix):
+            thaw(self.plan, run, found, done)
+
+    def _has_room(self, piece: Piece) -> bool:
+        training = sum(each.piece.is_training for each in self.running.values())
+        if piece.is_training:
+            return self.may_train() and training < self.limits.jobs
+        # when no run is trained any more, evaluations have the room of training, too
+        room = self.limits.evaluations + (0 if self.may_train() and self.training_left else self.limits.jobs)
+        return self.may_evaluate() and len(self.running) - training < room
+
+    def _is_ready(self, piece: Piece, done: set[str]) -> bool:
+        there = all(path.exists() for path in piece.needs) and done >= set(piece.after)
+        return there and not (piece.is_training and is_held(piece.folder))
+
+    def _start(self, piece: Piece) -> None:
+        command = [*self.python, "-m", *piece.command()]
+        if not piece.is_training and piece.folder.is_dir():
+            shutil.rmtree(piece.folder)  # what a kill left of it
+        elif piece.is_training and piece.status() is None:
+            (piece.folder / "config.toml").unlink(missing_ok=True)
+        log = self.plan.work / "logs" / f"{piece.name}.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as file:
+            file.write(f"{COMMAND}{shlex.join(command)}\n".encode())
+            file.flush()
+            process = subprocess.Popen(
+                command,
+                stdout=file,
+                stderr=file,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+                preexec_fn=_end_with_parent,
+            )
+        self.running[piece.name] = Running(piece, process, log, time.monotonic())
+        self.say(f"{piece.name}: begun" + (" again" if "resume" in command else ""))
+
+    def report(self) -> None:
+        left = f", {self.left():.0f} s left" if self.limits.seconds is not None else ""
+        free = shutil.disk_usage(self.plan.work).free / GIBIBYTE
+        self.say(f"{len(self.running)} at work{left}, {free:.0f} GiB of disk free")
+        for name, each in self.running.items():
+            self.say(f"  {name}: {each.last_line()}")
+
+    def _listen(self) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, self._note)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.stopped = True
+
+
+def _end_with_parent() -> None:
+    """In the child: SIGTERM when the parent dies of whatever, so that no run goes on unwatched (Linux)."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def is_held(folder: Path) -> bool:
+    """Whether a living process, which a killed runner left, still writes a run."""
+    if not folder.is_dir():
+        return False
+    lock = FileLock(folder / ".lock")
+    if lock.acquire():
+        lock.release()
+        return False
+    return True
+
+
+# Checkpoints are deleted by their run when it goes on, and a run ends before all of them are evaluated: their model
+# folders are kept by hard links, which take no room while the checkpoint stands.
+
+
+def freeze(plan: Plan, run: Run, at_rest: bool) -> None:
+    """Keep the checkpoints of a run that are to be evaluated: quarters, and where a run was stopped or has ended.
+
+    `at_rest` says that we do not run it: then it has ended, unless a killed runner left it to finish its step.
+    """
+    folder = plan.runs_folder / run.folder
+    found = checkpoints(folder / "checkpoints")
+    at_rest = at_rest and bool(found) and not is_held(folder)
+    for checkpoint in found:
+        step = int(checkpoint.name.removeprefix("step_"))
+        target = plan.frozen(run) / checkpoint.name
+        wanted = step in quarters(plan.steps) or (at_rest and checkpoint == found[-1])
+        if wanted and not target.exists() and not is_evaluated(plan, run, step):
+            with suppress(FileNotFoundError):  # deleted meanwhile: a later one stands
+                _link(checkpoint, target)
+
+
+def _link(checkpoint: Path, target: Path) -> None:
+    partial = target.with_name(f"{target.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    for file in checkpoint.iterdir():
+        if file.name != TRAINING_STATE:
+            os.link(file, partial / file.name)
+    partial.rename(target)
+
+
+def is_evaluated(plan: Plan, run: Run, step: int) -> bool:
+    names = [f"{variant}-{run.folder}-step{step}" for variant in ("test", *run.spec.replays)]
+    return all((plan.runs_folder / name / "traces.jsonl.gz").is_file() for name in names)
+
+
+def thaw(plan: Plan, run: Run, found: Sequence[Piece], done: set[str]) -> None:
+    """Delete the frozen model folders of which every evaluation is done."""
+    for step, folder in frozen_steps(plan.frozen(run)).items():
+        if is_evaluated(plan, run, step) and all(p.name in done for p in found if folder in p.needs):
+            shutil.rmtree(folder)
+
+
+def drop_training_state(run: Path) -> None:
+    """A finished run is never resumed: two thirds of its last checkpoint are of no use."""
+    for checkpoint in checkpoints(run / "checkpoints"):
+        (checkpoint / TRAINING_STATE).unlink(missing_ok=True)
+
+
+def cut_short(plan: Plan, matrix: Matrix) -> Iterator[str]:
+    """The chosen runs that did not come to their last step, each with how far it came."""
+    for piece in pieces(plan, matrix):
+        if piece.kind is Kind.RL and not piece.done():
+            yield f"{piece.name}: {steps_done(piece.folder)} of {plan.steps} steps"
+
+
+def lost(plan: Plan, matrix: Matrix) -> Iterator[str]:
+    """Quarters whose weights went before anybody evaluated them: a kill came between a checkpoint and the next."""
+    for run in plan.chosen(matrix):
+        for step in quarters(plan.steps):
+            passed = step < steps_done(plan.runs_folder / run.folder) and step not in frozen_steps(plan.frozen(run))
+            if passed and not is_evaluated(plan, run, step):
+                yield f"{run.folder}, step {step}"
+
+
+def steps_done(run: Path) -> int:
+    metrics = run / "metrics.jsonl"
+    return metrics.read_text().count('"kind": "train"') if metrics.is_file() else 0
+
+
+def write_plan(plan: Plan, text: str) -> None:
+    """Remember what was asked for. Raises: ValueError: the folder holds another study."""
+    file = plan.work / "study.json"
+    if file.is_file() and file.read_text() != text:
+        raise ValueError(
+            f"{file}: this folder holds a study that was asked for otherwise; give another --work, or the same "
+            f"arguments: {file.read_text().strip()}"
+        )
+    write_atomically(file, text)

@@ -1,0 +1,85 @@
+#!/usr/bin/env python3
+"""Stands in for `python -m` of our modules in the tests of the study's runner: every command takes a moment.
+
+A run of RL makes a checkpoint a step and deletes the one before; SIGINT or SIGTERM ends it after its step. HANG names
+a run that goes no further than its second step. TRACES is what every evaluation is said to have played. `asked` in the
+work folder has every command that was begun.
+"""
+
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+
+from glyph.local.runs.durable import FileLock
+
+STEP_SECONDS = 0.6
+
+
+def main(module: str, command: str, *arguments: str) -> int:
+    folder = Path(arguments[0] if command == "resume" else arguments[arguments.index("--output") + 1])
+    with (Path(os.environ["WORK"]) / "asked").open("a") as file:
+        file.write(f"{command} {folder.name}\n")
+    folder.mkdir(parents=True, exist_ok=True)
+    if command in ("sft", "rl", "resume"):
+        lock = FileLock(folder / ".lock")
+        assert lock.acquire(), f"{folder} is held"
+        return train(folder, 4 if "rl-" in folder.name else 1)
+    manifest = json.dumps({"model": "m"})
+    if command == "evaluate":
+        (folder / "config.toml").write_text(f'data = "{arguments[arguments.index("--data") + 1]}"\n')
+        (folder / "manifest.json").write_text(manifest)
+        shutil.copy(os.environ["TRACES"], folder / "traces.jsonl.gz")
+    else:
+        (folder / "plain.jsonl").write_text(json.dumps({"task_id": "t1", "solved": True}) + "\n")
+        (folder / "manifest.json").write_text(manifest)
+    return 0
+
+
+def train(folder: Path, steps: int) -> int:
+    stops: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        stops.append(number)
+
+    signal.signal(signal.SIGINT, note)
+    signal.signal(signal.SIGTERM, note)
+    write_status(folder, "running")
+    (folder / "config.toml").touch()
+    done = max((int(path.name[5:]) for path in (folder / "checkpoints").glob("step_*")), default=0)
+    for step in range(done + 1, steps + 1):
+        while folder.name == os.environ.get("HANG") and step > 2 and not stops:
+            time.sleep(0.05)
+        if stops:
+            write_status(folder, "interrupted")
+            return 130
+        time.sleep(STEP_SECONDS)
+        save(folder, step)
+    write_status(folder, "finished")
+    return 0
+
+
+def save(folder: Path, step: int) -> None:
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"kind": "train", "step": step, "skipped": None}) + "\n")
+    partial = folder / "checkpoints" / ".partial"
+    partial.mkdir(parents=True)
+    for name in ("model.safetensors", "training.pt"):
+        (partial / name).write_text(f"{folder.name} {step}")
+    partial.rename(folder / "checkpoints" / f"step_{step:06d}")
+    if step > 1:
+        shutil.rmtree(folder / "checkpoints" / f"step_{step - 1:06d}")
+
+
+def write_status(folder: Path, status: str) -> None:
+    partial = folder / "manifest.partial"
+    partial.write_text(json.dumps({"status": status, "model": "m", "model_digest": "abc", "seconds": 1.0}))
+    partial.rename(folder / "manifest.json")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[2], *(sys.argv[3:] if sys.argv[2] == "glyph" else ["plain", *sys.argv[3:]])))

@@ -1,0 +1,456 @@
+"""The study's machinery: the matrix, what a visit does whatever happens to it, what is published, and the tables."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.document import shown
+from glyph.config import load_config
+from glyph.evaluation.statistics import mcnemar_exact
+from glyph.evaluation.traces import Trace, local_trace_line, read_traces, write_traces
+from glyph.protocol import Label
+from glyph.records import Verdict
+from glyph.variants import parse_variant
+from study import document, tables
+from study.matrix import MatrixError, Question, load_matrix, quarters
+from study.pieces import Kind, Piece, Plan, pieces
+from study.plain import code_of
+from study.publish import Publisher, pack
+from study.results import ResultsError, read_results
+from study.runner import lost
+from study.slim import RejoinError, TaskText, rejoin, slim, task_texts
+from tests import builders
+from tests.checkouts import ROOT
+
+MATRIX = load_matrix()
+
+
+def plan_of(tmp_path: Path, data: Path, runs: Sequence[str] = (), **fields: Any) -> Plan:
+    names = tuple(run.name for run in MATRIX.select(runs))
+    return Plan(**{"work": tmp_path, "scale": "small", "model": "m", "data": data, "runs": names, "steps": 4, **fields})
+
+
+# The matrix.
+
+
+@pytest.mark.parametrize("scale", MATRIX.scale)
+def test_every_run_has_settings_that_the_engine_takes(scale: str, tmp_path: Path, tiny_data: Path) -> None:
+    steps = MATRIX.scale[scale].steps
+    runs = [p for p in pieces(plan_of(tmp_path, tiny_data, scale=scale, steps=steps)) if p.is_training]
+    assert len(runs) == len(MATRIX.sft) + len(MATRIX.run) * len(MATRIX.seeds)
+    for piece in runs:
+        settings = [text for text in piece.arguments if "=" in text]
+        config = load_config(piece.arguments[0], scale, piece.arguments[1], (), settings, model="m")  # type: ignore[call-overload]
+        assert config.checkpoints.keep_last == 1
+        if piece.kind is Kind.RL:
+            assert config.rl.steps == steps
+            assert config.checkpoints.every == config.evaluation.every == steps // 4
+
+
+def test_arms_and_seeds_differ_only_where_they_should(tmp_path: Path, tiny_data: Path) -> None:
+    found = {p.name: p.arguments for p in pieces(plan_of(tmp_path, tiny_data)) if p.kind is Kind.RL}
+    changed = [text.replace("-a", "-b") if "sft-a" in text else text for text in found["rl-a-seed42"]]
+    changed[1] = "b"
+    assert tuple(changed) == found["rl-b-seed42"]
+    assert [text.replace("43", "42") for text in found["rl-b-seed43"]] == list(found["rl-b-seed42"])
+    assert [*found["rl-b-seed42"], "credit.alpha=0"] == list(found["rl-b-alpha0-seed42"])
+
+
+def test_a_run_without_the_gate_starts_from_traces_without_it() -> None:
+    for spec in MATRIX.run:
+        config = load_config("rl", "small", MATRIX.sft_of(spec).arm, (), list(spec.settings), model="m")
+        assert config.rules().variant.gated is parse_variant(MATRIX.sft_of(spec).variant).gated
+
+
+def test_every_run_has_one_visit() -> None:
+    visited = [name for visit in MATRIX.visit for name in visit.runs]
+    assert sorted(visited) == sorted(spec.name for spec in MATRIX.run)
+    assert [run.name for run in MATRIX.select(visit=1)] == ["a-seed42", "a-seed43", "b-seed42", "b-seed43"]
+
+
+def test_what_is_not_there_is_refused() -> None:
+    with pytest.raises(MatrixError, match="run 'c': expected one of a, b, b-alpha0"):
+        MATRIX.select(["c"])
+    with pytest.raises(MatrixError, match="visit 9: expected 1 to 6"):
+        MATRIX.select(visit=9)
+    with pytest.raises(MatrixError, match="multiple of 4, for checkpoints at quarters: got 30"):
+        quarters(30)
+    changed = {**MATRIX.model_dump(), "question": [{"name": "q", "title": "?", "pairs": [("z", "b")]}]}
+    with pytest.raises(ValueError, match="question: unknown z; known are"):
+        type(MATRIX).model_validate(changed)
+
+
+# Traces without their tasks' texts.
+
+TEXT = TaskText("Write double(n).", builders.TEST_CODE)
+TEXTS = {"t1": TEXT, "t9": TEXT}
+
+
+def quoting(quoted: str) -> Trace:
+    """A trace whose verdicts quote an assertion."""
+    trace = builders.trace(solved=False)
+    assert trace.record
+    verdict = Verdict(Label.ASSERTION_FAILURE, Label.ASSERTION_FAILURE, detail=f"does not hold: {quoted}")
+    candidates = tuple(replace(each, verdict=verdict) for each in trace.record.candidates)
+    return replace(trace, record=replace(trace.record, candidates=candidates, final_verdict=verdict))
+
+
+@pytest.mark.parametrize("trace", [quoting("assert double(5) == 10"), builders.error_trace()], ids=["failed", "fault"])
+def test_a_slim_trace_has_no_text_of_its_task_and_gets_it_back(trace: Trace, tmp_path: Path) -> None:
+    thin = slim(trace, TEXTS)
+    line = local_trace_line(thin)
+    assert "double(5)" not in line
+    assert "Write double(n)." not in line
+    assert thin.test_code is None
+    assert slim(thin, TEXTS) == thin
+    assert rejoin(read_traces(write_traces(tmp_path / "traces.jsonl.gz", [thin])).traces[0], TEXTS) == trace
+
+
+def test_a_quote_that_is_no_line_of_the_tests_is_left_out_for_good() -> None:
+    thin = slim(quoting("assert double(5) in (10,)"), TEXTS)
+    assert thin.record
+    assert thin.record.final_verdict
+    assert thin.record.final_verdict.detail == "does not hold: an assertion"
+
+
+def test_the_wrong_data_are_refused() -> None:
+    other = {"t1": replace(TEXT, prompt="Write triple(n).")}
+    with pytest.raises(RejoinError, match="its prompt is not that of the data: 'Write double"):
+        slim(builders.trace(), other)
+    with pytest.raises(RejoinError, match="the prompt's sha256 must be"):
+        rejoin(slim(builders.trace(), TEXTS), other)
+    with pytest.raises(RejoinError, match="the data have no task 't1'"):
+        slim(builders.trace(), {})
+
+
+# A visit.
+
+
+@pytest.fixture
+def visit(tmp_path: Path, tiny_data: Path) -> dict[str, Any]:
+    """A study of two runs whose commands are `tests/fake_study.py`."""
+    texts = task_texts(tiny_data, "b", "test")
+    played = [in_words_of(builders.trace(name), text) for name, text in texts.items()]
+    write_traces(tmp_path / "played.jsonl.gz", played)
+    (tmp_path / "work").mkdir()
+    return {"folder": tmp_path, "data": tiny_data, "work": tmp_path / "work", "results": tmp_path / "results" / "visit"}
+
+
+def in_words_of(trace: Trace, text: TaskText) -> Trace:
+    messages = tuple(replace(m, content=text.prompt) if m.role == "user" else m for m in trace.messages)
+    return replace(trace, messages=messages, test_code=text.test_code)
+
+
+def command(visit: Mapping[str, Any], *options: str) -> list[str]:
+    fake = f"{sys.executable} {ROOT}/tests/fake_study.py"
+    fixed = ["--work", visit["work"], "--results", visit["results"], "--model", "m", "--data", visit["data"]]
+    fixed += ["--runs", "b-seed42,a-seed43", "--steps", "4", "--python", fake]
+    return [sys.executable, "-m", "study", "run", *map(str, fixed), *options]
+
+
+def environment(visit: Mapping[str, Any], **variables: str) -> dict[str, str]:
+    traces = {"TRACES": str(visit["folder"] / "played.jsonl.gz"), "WORK": str(visit["work"])}
+    return {**os.environ, **traces, "PYTHONPATH": f"{ROOT}:{ROOT}/src", "PROGRESS_SECONDS": "1", **variables}
+
+
+def study(visit: Mapping[str, Any], *options: str, **variables: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        command(visit, *options),
+        env=environment(visit, **variables),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def asked(visit: Mapping[str, Any]) -> list[str]:
+    return (visit["work"] / "asked").read_text().splitlines()
+
+
+EVERYTHING = {
+    "sft-a", "sft-b", "test-sft-a", "test-sft-b", "rl-a-seed43", "rl-b-seed42",
+    "base-plain", "test-base-a", "test-base-b",
+    *(f"test-rl-{run}-step{step}" for run in ("a-seed43", "b-seed42") for step in (1, 2, 3, 4)),
+    *(f"forced_keep-rl-b-seed42-step{step}" for step in (1, 2, 3, 4)),
+}  # fmt: skip
+
+
+def test_a_visit_makes_everything_once(visit: dict[str, Any]) -> None:
+    done = study(visit, "--commit", "abc123")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {path.name for path in visit["results"].iterdir()} == EVERYTHING
+    assert sorted(line.split()[1] for line in asked(visit)) == sorted(EVERYTHING)
+    assert list((visit["work"] / "frozen").glob("*/*")) == []  # all of them were evaluated
+    assert not list(visit["work"].rglob("training.pt"))
+    summary = json.loads((visit["results"] / "forced_keep-rl-b-seed42-step2" / "summary.json").read_text())
+    assert (summary["run"], summary["seed"], summary["step"]) == ("b:forced_keep", 42, 2)
+    assert summary["source_commit"] == "abc123"
+    assert summary["metrics"]["pass_at_1"]["value"] == 1.0
+    assert summary["metrics"]["hardcoded"]["denominator"] == 2  # computed before the tests are left out
+    assert str(visit["folder"]) not in "".join(
+        path.read_text() for path in visit["results"].rglob("*") if path.suffix in (".json", ".toml")
+    )
+    with tarfile.open(visit["results"].parent / "visit-archives" / "results-1.tar.xz") as archive:
+        assert {name.split("/")[0] for name in archive.getnames()} == EVERYTHING
+
+    again = study(visit, "--commit", "abc123")
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert len(asked(visit)) == len(EVERYTHING)
+
+
+def test_a_run_is_cut_short_in_time_to_be_evaluated_where_it_stands(visit: dict[str, Any]) -> None:
+    options = ("--minutes", "1", "--reserve", "48", "--evaluations", "4")
+    done = study(visit, *options, HANG="rl-b-seed42")
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "rl-b-seed42: told to stop after its step" in done.stdout
+    assert "cut short: rl-b-seed42: 2 of 4 steps" in done.stdout
+    results = visit["results"]
+    assert (results / "test-rl-b-seed42-step2" / "summary.json").is_file()
+    assert (results / "test-rl-a-seed43-step4" / "summary.json").is_file()
+    assert json.loads((results / "rl-b-seed42" / "summary.json").read_text())["status"] == "interrupted"
+
+    done = study(visit, *options)  # with more time the run goes on
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert asked(visit).count("resume rl-b-seed42") == 1
+    assert {path.name for path in results.iterdir()} == EVERYTHING
+
+
+def test_after_a_kill_the_same_command_goes_on(visit: dict[str, Any]) -> None:
+    options = ("--jobs", "1")
+    first = subprocess.Popen(
+        command(visit, *options), env=environment(visit), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    running = visit["work"] / "frozen" / "rl-a-seed43" / "step_000001"
+    deadline = time.monotonic() + 60
+    while not running.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    before = asked(visit)
+    done = study(visit, *options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {path.name for path in visit["results"].iterdir()} == EVERYTHING
+    new = asked(visit)[len(before) :]
+    assert "resume rl-a-seed43" in new  # it was told to stop by the death of its parent
+    assert not any(line in ("sft sft-a", "sft sft-b") for line in new)
+
+
+def test_a_quarter_that_is_gone_before_its_evaluation_is_reported(visit: dict[str, Any]) -> None:
+    run = visit["work"] / "runs" / "rl-b-seed42"
+    run.mkdir(parents=True)
+    (run / "metrics.jsonl").write_text('{"kind": "train", "step": 1}\n{"kind": "train", "step": 2}\n')
+    plan = plan_of(visit["work"], visit["data"], ["b-seed42"])
+    assert list(lost(plan, MATRIX)) == ["rl-b-seed42, step 1"]
+    (plan.frozen(MATRIX.select(["b-seed42"])[0]) / "step_000001").mkdir(parents=True)
+    assert list(lost(plan, MATRIX)) == []
+
+
+def test_a_folder_holds_one_study(visit: dict[str, Any]) -> None:
+    (visit["work"] / "study.json").write_text("{}\n")
+    done = study(visit)
+    assert done.returncode == 2
+    assert "this folder holds a study that was asked for otherwise" in done.stderr
+
+
+def test_settings_that_contradict_each_other_are_refused_before_anything_runs(visit: dict[str, Any]) -> None:
+    done = study(visit, "--rl", "rl.group_size=7")
+    assert done.returncode == 2
+    assert "rl.rollouts_per_step must be a multiple of rl.group_size" in done.stderr
+    assert not (visit["work"] / "asked").exists()
+
+
+# The scripts.
+
+
+def script(name: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    command = ["bash", str(ROOT / "scripts" / name), *arguments]
+    variables = {**os.environ, "PYTHON": sys.executable}
+    return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=240)
+
+
+REFUSED = {
+    "unknown": (["--fast"], "study: unknown argument --fast"),
+    "no value": (["--jobs"], "study: --jobs needs a value"),
+    "scale": (["--scale", "paper"], "study: --scale must be mini or small, got 'paper'"),
+    "no model": (["--work", "w", "--results", "r"], "study: which model? --model a folder or a hub id"),
+    "no such model": (["--model", "./no", "--work", "w", "--results", "r"], "study: --model ./no: no such folder"),
+    "no folders": (["--model", "m", "--work", "w"], "study: --work and --results are needed"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_the_script_refuses_what_it_cannot_do(name: str) -> None:
+    arguments, message = REFUSED[name]
+    done = script("study.sh", *arguments)
+    assert done.returncode == 2
+    assert done.stderr.startswith(message)
+    assert "bash scripts/study.sh --list" in done.stderr
+
+
+def test_the_script_lists_the_runs_without_an_environment() -> None:
+    done = script("study.sh", "--list")
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[0] for line in done.stdout.splitlines()] == [run.name for run in MATRIX.runs()]
+
+
+def test_the_machinery_needs_neither_verifiers_nor_datasets() -> None:
+    blocked = "import sys\nfor name in ('verifiers', 'renderers', 'datasets'): sys.modules[name] = None\n"
+    code = f"{blocked}import study.__main__, study.plain\nimport glyph.cli; glyph.cli.build_app()"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=120)
+
+
+# What is published.
+
+
+def test_archives_are_small_enough(tmp_path: Path) -> None:
+    for number in range(3):
+        folder = tmp_path / "results" / str(number)
+        folder.mkdir(parents=True)
+        (folder / "traces").write_bytes(os.urandom(600))
+    made = pack(tmp_path / "results", tmp_path / "out", limit_bytes=1300)
+    assert [path.name for path in made] == ["results-1.tar.xz", "results-2.tar.xz"]
+    with tarfile.open(made[1]) as archive:
+        assert archive.getnames() == ["2", "2/traces"]
+    with pytest.raises(ValueError, match="600 bytes, an archive holds 500"):
+        pack(tmp_path / "results", tmp_path / "out", limit_bytes=500)
+
+
+def test_code_is_taken_out_of_an_answer() -> None:
+    assert code_of("Sure:\n```python\ndef f():\n    return 1\n```\nDone.") == "def f():\n    return 1\n"
+    assert code_of("```\nx = 1") == "x = 1\n"
+    assert code_of("x = 2") == "x = 2\n"
+
+
+# Tables.
+
+
+def publish_outcomes(results: Path, run: str, seed: int | None, step: int, solved: Sequence[int], data: Path) -> None:
+    """One evaluation as a visit publishes it; its tasks are those of `data`, in order."""
+    kind = Kind.AFTER_RL if seed else Kind.AFTER_SFT
+    arm = "a" if run.startswith(("a", "sft-a")) else "b"
+    name = f"test-{run}-{seed}-step{step}"
+    folder = results.parent / "work" / name
+    folder.mkdir(parents=True)
+    texts = task_texts(data, arm, "test")
+    played = [
+        in_words_of(builders.trace(task, bool(one), arm=arm), texts[task])
+        for task, one in zip(texts, solved, strict=True)
+    ]
+    write_traces(folder / "traces.jsonl.gz", played)
+    (folder / "manifest.json").write_text("{}")
+    (folder / "config.toml").write_text(f'data = "{data}"\n')
+    facts = {"run": run, "arm": arm, "seed": seed, "step": step}
+    Publisher(results, {}, {}).publish(Piece(name, kind, folder, "glyph", (), facts=facts))
+
+
+@pytest.fixture
+def twelve_tasks(tmp_path: Path, tiny_data: Path) -> Path:
+    """Prepared data of twelve test tasks an arm."""
+    for arm in "ab":
+        row = json.loads((tiny_data / f"arm_{arm}_test.jsonl").read_text().splitlines()[0])
+        rows = [{**row, "task_id": f"task-{number:02}"} for number in range(12)]
+        (tmp_path / f"arm_{arm}_test.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows))
+    return tmp_path
+
+
+def outcomes(first: int) -> list[int]:
+    """The first tasks are solved."""
+    return [1] * first + [0] * (12 - first)
+
+
+def test_a_question_compares_at_the_last_step_that_both_have(tmp_path: Path, twelve_tasks: Path) -> None:
+    results = tmp_path / "results"
+    for seed, a, b in ((42, 2, 8), (43, 4, 5)):
+        publish_outcomes(results, "a", seed, 50, outcomes(a), twelve_tasks)
+        publish_outcomes(results, "a", seed, 75, outcomes(12), twelve_tasks)
+        publish_outcomes(results, "b", seed, 50, outcomes(b), twelve_tasks)
+    of = Question(name="arms", title="?", pairs=(("a", "b"),))
+    rows = [line.split(" | ") for line in tables.question(read_results(results), of).splitlines()[2:5]]
+    assert [row[1] for row in rows] == ["42", "43", "mean of 2"]
+    assert {row[2] for row in rows} == {"50"}
+    assert [row[3:5] for row in rows] == [
+        ["16.7% n=12", "66.7% n=12"],
+        ["33.3% n=12", "41.7% n=12"],
+        ["25.0% n=12", "54.2% n=12"],
+    ]
+    assert [row[5].split(" [")[0] for row in rows] == ["+50.0 pp", "+8.3 pp", "+29.2 pp"]
+    assert rows[0][6:9] == ["0 : 6", f"{mcnemar_exact(0, 6):.4f}", f"{2 * mcnemar_exact(0, 6):.4f}"]
+    assert rows[1][6:9] == ["0 : 1", "1.0000", "1.0000"]
+    assert rows[2][6:9] == ["–", "–", "–"]  # two samples a task: no McNemar, and no part in the family
+    assert [row[9].rstrip(" |") for row in rows] == ["-4.4 pp, p 0.068", "-0.6 pp, p 0.86", "–"]
+
+
+def test_an_sft_model_is_compared_with_every_seed(tmp_path: Path, twelve_tasks: Path) -> None:
+    results = tmp_path / "results"
+    publish_outcomes(results, "sft-b", None, 0, outcomes(3), twelve_tasks)
+    for seed in (42, 43):
+        publish_outcomes(results, "b", seed, 100, outcomes(6), twelve_tasks)
+    publish_outcomes(results, "b", 43, 107, outcomes(12), twelve_tasks)  # seed 43 alone came so far
+    of = Question(name="gain", title="?", pairs=(("sft-b", "b"),))
+    rows = [line.split(" | ") for line in tables.question(read_results(results), of).splitlines()[2:5]]
+    assert [row[1:6] for row in rows[:2]] == [
+        [seed, "100", "25.0% n=12", "50.0% n=12", rows[0][5]] for seed in ("42", "43")
+    ]
+    assert rows[0][9].startswith("+3.8 pp, p 0.033")
+
+
+def test_what_nobody_played_has_no_table(tmp_path: Path) -> None:
+    found = read_results(tmp_path)
+    assert {tables.question(found, of) for of in MATRIX.question} == {""}
+    assert tables.runs(found) == tables.costs(found, MATRIX) == tables.predictions(found, MATRIX) == ""
+    (tmp_path / "summary.json").write_text('{"kind": "after_rl"}')
+    with pytest.raises(ResultsError, match=r"summary\.json: run: Field required"):
+        read_results(tmp_path)
+
+
+def test_their_figures_are_marked_in_every_table_that_has_them() -> None:
+    assert tables.theirs(("a", "b-alpha0"), 42) == "–"
+    assert "JayZenith/PREDICT" in tables.published()["source"]
+
+
+# The pages.
+
+
+def test_the_pages_show_the_tables_of_the_published_results() -> None:
+    wanted = document.parts()
+    found: dict[str, str] = {}
+    for page in document.PAGES:
+        found |= shown(page.read_text("utf-8"))
+    assert found == {name: wanted[name] for name in found}  # if not: bash scripts/reproduce_tables.sh
+    assert {name for name, table in wanted.items() if table} <= found.keys()
+
+
+def test_one_command_checks_the_pages() -> None:
+    done = script("reproduce_tables.sh", "--check")
+    assert done.returncode == 0, done.stderr
+    assert "results.md: unchanged" in done.stdout
+    assert script("reproduce_tables.sh", "--all").stderr.startswith("reproduce_tables: unknown argument --all")
+
+
+def test_only_what_stands_between_the_marks_is_written() -> None:
+    page = "a\n<!-- one -->\n| old |\n<!-- end -->\nb\n<!-- two -->\n| gone |\n<!-- end -->\n"
+    assert document.with_parts(page, {"one": "| new |", "two": ""}) == page.replace("old", "new").replace(
+        "| gone |\n", ""
+    )
+    with pytest.raises(KeyError):
+        document.with_parts(page, {"one": ""})
+
+
+def test_published_traces_hold_no_task_of_mbpp() -> None:
+    """Everything under the small scale's results is slim."""
+    for file in tables.SMALL.rglob("traces.jsonl.gz"):
+        for trace in read_traces(file).traces:
+            assert trace.test_code is None
+            assert not any(re.match("(?!left out)", m.content) for m in trace.messages if m.role == "user")
