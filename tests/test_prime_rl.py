@@ -90,7 +90,8 @@ class Bench:
 def orchestrator_config(folder: Path, group_size: int, algo: dict[str, Any] | None = None, **fields: Any) -> Any:
     from prime_rl.configs.orchestrator import OrchestratorConfig
 
-    env = {"name": fields.pop("name", "study"), "taskset": {"id": "glyph"}}
+    taskset = {"id": "glyph", "arm": "b", "cut": "error", **fields.pop("taskset", {})}
+    env = {"name": fields.pop("name", "study"), "taskset": taskset}
     sampling = {"temperature": 0.8}
     settings = {"model": {"name": str(folder)}, "renderer": {"name": "default"}, "seq_len": SEQ_LEN}
     settings |= {"batch_size": group_size, "group_size": group_size, "train": {"env": [env], "sampling": sampling}}
@@ -326,6 +327,7 @@ async def test_a_uniform_group_is_dropped_as_published(tiny_data: Path, folder: 
     batch = await bench.group(SOLVES, REVISES)
     assert batch.samples == []
     assert all(r.filter_results["zero_advantage"] for r in bench.rollouts)
+    assert [r.metrics["label_samples"] for r in bench.rollouts] == [0.0, 0.0]
 
 
 async def test_a_uniform_group_that_keeps_its_labels_has_no_place_in_the_policy_loss(
@@ -336,8 +338,7 @@ async def test_a_uniform_group_that_keeps_its_labels_has_no_place_in_the_policy_
         tiny_data, folder, 2, algo={"uniform_groups": "keep_ce"}, pre_batch_filters=off, post_batch_filters=off
     )
     batch = await bench.group(SOLVES, REVISES)
-    assert [is_label(sample) for sample in batch.samples] == [False, True, True, False, True, True]
-    assert sum(map(trained, batch.samples)) == 0
+    assert [is_label(sample) for sample in batch.samples] == [True] * 4
     loss = pinned_loss(micro_batches(batch.samples), lambda b: torch.full((len(b.input_ids),), -2.0))
     assert loss == pytest.approx(ALPHA * 2.0, abs=1e-6)
 
@@ -363,6 +364,15 @@ async def test_a_prediction_that_is_right_can_be_rewarded(tiny_data: Path, folde
     bench = Bench(tiny_data, folder, group_size=2, algo={"prediction_reward": 0.2})
     await bench.group(REVISES, SOLVES)  # both solve; all of the first's predictions are right, half of the second's
     assert [r.scalar_advantage() for r in bench.rollouts] == pytest.approx([0.05, -0.05])
+
+
+async def test_a_reward_of_the_users_own_counts_as_it_does_for_arm_a(tiny_data: Path, folder: Path) -> None:
+    bench = Bench(tiny_data, folder, group_size=2)
+    await bench.envs.get("study").algorithm.setup()
+    traces = [await rollouts.play(tiny_data, folder, script) for script in (SOLVES, GIVES_UP)]
+    traces[0].record_reward("style", -0.5)
+    await bench.add(traces)
+    assert [r.scalar_advantage() for r in bench.rollouts] == pytest.approx([0.25, -0.25])
 
 
 async def test_a_credit_rule_of_the_users_own(
@@ -400,6 +410,11 @@ async def test_setup_refuses_a_tokenizer_whose_turns_end_in_another_way(tiny_dat
 ENFORCED = [{"type": "zero_advantage", "enforce": True}]
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "label samples that would be cut": ({"seq_len": 2048}, "max_aux_tokens = 4096 exceeds seq_len = 2048"),
+    "rollouts that would be cut": (
+        {"algo": {"max_aux_tokens": 1024}, "seq_len": 2048},
+        "a rollout can be longer than seq_len = 2048",
+    ),
+    "rollouts that cross the limit": ({"taskset": {"cut": "score"}}, "taskset.cut to 'error'"),
     "the reserved name": ({"name": "all"}, "'all' is reserved"),
     "labels kept by nobody": ({"algo": {"uniform_groups": "keep_ce"}}, "uniform_groups = 'keep_ce' has no effect"),
     "the filter before the batch": (

@@ -287,13 +287,18 @@ def _label_sample(
     )
 
 
-def shaped_reward(record: RolloutRecord, options: CreditOptions) -> float:
-    """The reward that advantages are made of: the record's, plus the prediction term where it is on."""
+def prediction_bonus(record: RolloutRecord, options: CreditOptions) -> float:
+    """What right predictions add to a rollout's reward; nothing in the study."""
     said = [target for target in record.targets if target.label is not None]
     if not said or not options.prediction_reward:
-        return record.reward
+        return 0.0
     right = sum(target.label is target.verified_label for target in said)
-    return record.reward + options.prediction_reward * right / len(said)
+    return options.prediction_reward * right / len(said)
+
+
+def shaped_reward(record: RolloutRecord, options: CreditOptions) -> float:
+    """The reward that advantages are made of: the record's, and what predictions add to it."""
+    return record.reward + prediction_bonus(record, options)
 
 
 def credit_group(

@@ -33,7 +33,7 @@ from glyph.credit import (
     UniformGroups,
     apply_rule,
     credit_rollout,
-    shaped_reward,
+    prediction_bonus,
     trained_labels,
     weigh_labels,
 )
@@ -57,7 +57,8 @@ class PredictAlgorithm(GRPOAlgorithm):
     """GRPO on actions, no RL credit for sampled labels, cross-entropy on verified ones.
 
     Options are those of `CreditOptions`; `max_aux_tokens` is its `max_label_tokens`. Each rollout of a group gets the
-    metrics `label_samples`, `label_misses` (targets without one) and `left_out` (1.0 where it could not be credited).
+    metrics `label_samples` (those that its group ships), `label_misses` (targets for which none could be made) and
+    `left_out` (1.0 where the rollout could not be credited).
     """
 
     def __init__(self, config: "PredictAlgoConfig", policy_pool: "InferencePool") -> None:
@@ -97,7 +98,9 @@ class PredictAlgorithm(GRPOAlgorithm):
             rollout.id: [next(weighed) for _ in samples] for (rollout, *_), samples in zip(kept, shipped, strict=True)
         }
         for rollout in group:
-            write_samples(rollout, final.get(rollout.id, []))
+            samples = [sample for sample in final.get(rollout.id, []) if trains(sample)]
+            write_samples(rollout, samples)
+            rollout.record_metrics({"label_samples": sum(sample.label is not None for sample in samples)})
 
     def _credit(self, rollout: "Rollout") -> tuple[Credited, float] | None:
         """The rollout's samples and its reward; None where it cannot be credited."""
@@ -106,20 +109,14 @@ class PredictAlgorithm(GRPOAlgorithm):
         try:
             record = record_of(rollout)
             credited = credit_rollout(branches_of(rollout), record, self.codec, self.options)
-            done = credited, shaped_reward(record, self.options)
+            done = credited, rollout.reward + prediction_bonus(record, self.options)
         except Exception:  # whatever a rollout holds, it must not end the run
             logger.exception("rollout %s of %s is left out of its group", rollout.id, rollout.env_name)
-        samples, misses = (done[0].samples, done[0].misses) if done else ((), {})
+        misses = done[0].misses if done else {}
         if misses:
             reasons = ", ".join(f"{miss.value} {n}" for miss, n in misses.items())
             logger.warning("rollout %s: targets without a label sample: %s", rollout.id, reasons)
-        rollout.record_metrics(
-            {
-                "label_samples": sum(sample.label is not None for sample in samples),
-                "label_misses": sum(misses.values()),
-                "left_out": done is None,
-            }
-        )
+        rollout.record_metrics({"label_misses": sum(misses.values()), "left_out": done is None})
         return done
 
     def _weigh(self, samples: Sequence[TrainingSample]) -> list[TrainingSample]:
@@ -154,6 +151,11 @@ def branches_of(rollout: "Rollout") -> list[Branch]:
             segments.append(Segment(index, tuple(node.token_ids), sampled, logprobs))
         branches.append(segments)
     return branches
+
+
+def trains(sample: TrainingSample) -> bool:
+    """Whether any of its tokens counts in a loss; the pin would pay a forward pass for it all the same."""
+    return any(sample.ce_weights) or any(mine and w for mine, w in zip(sample.mask, sample.rl_weights, strict=True))
 
 
 def write_samples(rollout: "Rollout", shipped: Sequence[TrainingSample]) -> None:
