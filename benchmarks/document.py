@@ -18,22 +18,18 @@ from benchmarks.engine import tables
 from glyph.commands.console import say
 
 DOCS = Path(__file__).parents[1] / "docs"
-PAGE = DOCS / "performance.md"
-Renders = dict[str, Callable[[dict[str, Any]], str]]
-RENDER: Renders = {
-    "environment": environment.render,
-    "engine_cpu": tables.render,
-    "engine_gpu": tables.render,
+PAGES: dict[str, dict[str, Callable[[dict[str, Any]], str]]] = {
+    "performance.md": {"environment": environment.render, "engine_cpu": tables.render, "engine_gpu": tables.render},
+    "reproduction.md": {"published": published.render},
 }
-"""The parts of docs/performance.md."""
-REPRODUCTION: Renders = {"published": published.render}
-PAGES: dict[Path, Renders] = {PAGE: RENDER, DOCS / "reproduction.md": REPRODUCTION}
+"""The parts of each page in docs/, and what renders them."""
 PART = re.compile(r"<!-- (\w+) -->\n(.*?)<!-- end -->", re.DOTALL)
 
 
 def tables_of(name: str) -> str:
     """The tables that the page should show; empty where nothing was measured. Raises: KeyError for an unknown name."""
-    render, file = {**RENDER, **REPRODUCTION}[name], DOCS / "figures" / f"{name}.json"
+    renders = {part: render for parts in PAGES.values() for part, render in parts.items()}
+    render, file = renders[name], DOCS / "figures" / f"{name}.json"
     return render(json.loads(file.read_text("utf-8"))).strip() if file.is_file() else ""
 
 
@@ -56,7 +52,7 @@ def with_tables(page: str, names: list[str]) -> str:
 
 def main(names: Annotated[list[str] | None, typer.Argument(help="which; all without any")] = None) -> None:
     """Write the tables of docs/performance.md and docs/reproduction.md from docs/figures."""
-    for page, parts in PAGES.items():
+    for page, parts in ((DOCS / file, parts) for file, parts in PAGES.items()):
         chosen = [name for name in parts if name in (names or parts)]
         if chosen:
             page.write_text(with_tables(page.read_text("utf-8"), chosen), "utf-8")

@@ -18,7 +18,7 @@ TESTS = {
 
 def render(figures: Figures) -> str:
     """All tables, each under a line that says what it is and that it is theirs."""
-    parts = [_pass_at_1, _revise, _decisions, _recall, _outcomes, _mcnemar, _labels]
+    parts = [_pass_at_1, _revise, _decisions, _recall, _outcomes, _mcnemar, _labels, _efficiency]
     return "\n\n".join(part(figures) for part in parts)
 
 
@@ -101,3 +101,16 @@ def _mcnemar(figures: Figures) -> str:
 def _labels(figures: Figures) -> str:
     rows = [[label, str(n)] for label, n in figures["sft_label_counts_arm_b"].items()]
     return _titled("labels in Arm B's SFT traces", ["", "count"], rows)
+
+
+def _efficiency(figures: Figures) -> str:
+    """The source gives two values for each and does not say of what: shown as they are."""
+    rows = [
+        [f"Arm {arm}", *(", ".join(map(str, values[key])) for key in ("tool_calls", "visible_tests"))]
+        for arm, values in figures["seed42_efficiency"].items()
+    ]
+    return _titled(
+        "calls and visible tests, seed 42: two values as published, unexplained",
+        ["", "tool calls", "visible tests"],
+        rows,
+    )

@@ -100,11 +100,17 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory, sft_runs: dict[str, Path]
 
 
 @pytest.fixture(scope="session")
-def prime_rl(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The pinned PRIME-RL with our patches, importable from now on; skips where PRIME_RL_SOURCE names no checkout."""
-    from tests.prime_rl_checkout import make_importable, source, write_patched
+def patched_prime_rl(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The pinned PRIME-RL with our patches, to read; skips where PRIME_RL_SOURCE names no checkout."""
+    from tests.prime_rl_checkout import write_patched
 
-    source()
-    folder = build_once(tmp_path_factory, "prime_rl", write_patched)
-    make_importable(folder)
-    return folder
+    return build_once(tmp_path_factory, "prime_rl", write_patched)
+
+
+@pytest.fixture(scope="session")
+def prime_rl(patched_prime_rl: Path) -> Path:
+    """The same, importable in this process from now on."""
+    from tests.prime_rl_checkout import make_importable
+
+    make_importable(patched_prime_rl)
+    return patched_prime_rl

@@ -1,8 +1,7 @@
-"""The pinned PRIME-RL with our patches, made importable from the checkout that PRIME_RL_SOURCE names."""
+"""The pinned PRIME-RL with our patches, from the checkout that PRIME_RL_SOURCE names: what its fixtures do."""
 
 import importlib.util
 import os
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -10,10 +9,11 @@ from types import ModuleType
 
 import pytest
 
+from tests.repositories import git
+
 ROOT = Path(__file__).parents[1]
 PIN = tomllib.loads((ROOT / "configs" / "versions.toml").read_text())["upstream"]["prime_rl"]
 PATCHES = sorted((ROOT / "patches" / "prime_rl").glob("*.patch"))
-PARTS = ("packages/prime-rl-configs/src", "src")
 
 
 def source() -> Path:
@@ -32,14 +32,13 @@ def write_patched(folder: Path) -> None:
         git(folder, "apply", str(patch))
 
 
-def git(where: Path, *arguments: str) -> None:
-    done = subprocess.run(["git", *arguments], cwd=where, capture_output=True, text=True)
-    assert not done.returncode, f"git {' '.join(arguments)}: {done.stderr}"
+def parts(folder: Path) -> list[str]:
+    """What a checkout has to have on the path of Python."""
+    return [str(folder / "packages" / "prime-rl-configs" / "src"), str(folder / "src")]
 
 
 def make_importable(folder: Path) -> None:
     """Put the patched sources on the path. They import wandb, which nothing here calls: an empty module will do."""
-    for part in PARTS:
-        sys.path.insert(0, str(folder / part))
+    sys.path[:0] = parts(folder)
     if importlib.util.find_spec("wandb") is None:
         sys.modules["wandb"] = ModuleType("wandb")

@@ -1,4 +1,4 @@
-"""Small git repositories, in place of those that are fetched."""
+"""`git` for the tests, and small repositories in place of those that are fetched."""
 
 import subprocess
 from pathlib import Path
@@ -6,7 +6,9 @@ from pathlib import Path
 
 def git(folder: Path, *arguments: str) -> str:
     who = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "protocol.file.allow=always"]
-    return subprocess.run(["git", *who, "-C", folder, *arguments], check=True, capture_output=True, text=True).stdout
+    done = subprocess.run(["git", *who, "-C", folder, *arguments], capture_output=True, text=True)
+    assert not done.returncode, f"git {' '.join(arguments)} in {folder}: {done.stderr}"
+    return done.stdout
 
 
 def repository(folder: Path, files: dict[str, str]) -> Path:

@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from tests.prime_rl_checkout import ROOT, parts
+from tests.repositories import git
+
 PATCH = ROOT / "patches" / "upstream" / "0001-ship-cross-entropy-only-branches.patch"
 PROBE = Path(__file__).parent / "upstream_probe.py"
 BASE = re.findall(r"^Base: ([0-9a-f]{40})$", PATCH.read_text(), re.MULTILINE)
@@ -34,8 +36,8 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if not source:
         pytest.skip("no checkout of upstream PRIME-RL: set PRIME_RL_UPSTREAM")
     folder = tmp_path_factory.mktemp("upstream") / "prime-rl"
-    git("clone", "--quiet", "--no-checkout", "--shared", source, str(folder))
-    git("-C", str(folder), "-c", "advice.detachedHead=false", "checkout", "--quiet", BASE[0])
+    git(ROOT, "clone", "--quiet", "--no-checkout", "--shared", source, str(folder))
+    git(folder, "checkout", "--quiet", "--detach", BASE[0])
     return folder
 
 
@@ -46,13 +48,8 @@ def without(checkout: Path) -> Cases:
 
 @pytest.fixture(scope="module")
 def patched(checkout: Path, without: Cases) -> Cases:
-    git("-C", str(checkout), "apply", str(PATCH))
+    git(checkout, "apply", str(PATCH))
     return probe(checkout)
-
-
-def git(*arguments: str) -> None:
-    done = subprocess.run(["git", *arguments], capture_output=True, text=True)
-    assert not done.returncode, f"git {' '.join(arguments)}: {done.stderr}"
 
 
 def probe(checkout: Path) -> Cases:
@@ -60,10 +57,10 @@ def probe(checkout: Path) -> Cases:
     stand_in = checkout.parent / "stand_in"
     stand_in.mkdir(exist_ok=True)
     (stand_in / "wandb.py").touch()
-    sources = [ROOT / "src", checkout / "src", checkout / "packages" / "prime-rl-configs" / "src", stand_in]
+    sources = [str(ROOT / "src"), *parts(checkout), str(stand_in)]
     done = subprocess.run(
         [os.environ.get("PRIME_RL_UPSTREAM_PYTHON") or sys.executable, str(PROBE)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, sources)), "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sources), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=240,
