@@ -28,11 +28,13 @@ class _Table(BaseModel):
 
 
 class Scale(_Table):
-    """`steps` is the length of every run of RL; `sft` and `rl` are settings that all have."""
+    """`steps` is the length of every run of RL; `sft` and `rl` are settings that all have, `test` those of all
+    evaluations on the test tasks, over those of `rl`."""
 
     steps: Annotated[int, Field(ge=1)]
     sft: tuple[str, ...] = ()
     rl: tuple[str, ...] = ()
+    test: tuple[str, ...] = ()
 
 
 class Sft(_Table):

@@ -168,9 +168,9 @@ def _settings(plan: Plan, matrix: Matrix, run: Run | None = None) -> tuple[str, 
     return (*matrix.scale[plan.scale].rl, *plan.rl, *(run.spec.settings if run else ()))
 
 
-def _test(plan: Plan, model: str | Path, arm: str, settings: tuple[str, ...]) -> tuple[str, ...]:
+def _test(plan: Plan, matrix: Matrix, model: str | Path, arm: str, settings: tuple[str, ...]) -> tuple[str, ...]:
     """How a model plays the test tasks: greedy, by the rules of the run that it comes from."""
-    rules = tuple(text for text in settings if not text.startswith("evaluation."))
+    rules = tuple(text for text in settings if not text.startswith("evaluation.")) + matrix.scale[plan.scale].test
     options = ("--split", "test", "--num-tasks", str(plan.num_tasks), "--arm", arm, "--scale", plan.scale)
     return ("evaluate", str(model), *options, *rules)
 
@@ -182,7 +182,7 @@ def _after_rl(plan: Plan, matrix: Matrix, run: Run) -> Iterator[Piece]:
             settings = _settings(plan, matrix, run) + ((f"environment.variant={variant}",) if variant else ())
             name = f"{variant or 'test'}-{run.folder}-step{step}"
             is_last = step == plan.steps or step not in quarters(plan.steps)
-            arguments = _test(plan, model, run.sft.arm, settings)
+            arguments = _test(plan, matrix, model, run.sft.arm, settings)
             yield Piece(
                 name,
                 Kind.AFTER_RL,
@@ -214,7 +214,7 @@ def _after_sft(plan: Plan, matrix: Matrix, sft: Sft) -> Piece:
         Kind.AFTER_SFT,
         plan.runs_folder / name,
         "glyph",
-        (*_test(plan, run, sft.arm, _settings(plan, matrix) + grammar), "--data", str(plan.data_of(sft))),
+        (*_test(plan, matrix, run, sft.arm, _settings(plan, matrix) + grammar), "--data", str(plan.data_of(sft))),
         after=(sft.name,),
         rank=(2, -1),
         facts={"run": sft.name, "arm": sft.arm, "seed": None, "step": 0},
@@ -226,7 +226,7 @@ def _base(plan: Plan, matrix: Matrix, arms: set[str]) -> Iterator[Piece]:
     facts = {"seed": None, "step": 0}
     for arm in sorted(arms):
         name = f"test-base-{arm}"
-        arguments = (*_test(plan, plan.model, arm, _settings(plan, matrix)), "--data", str(plan.data))
+        arguments = (*_test(plan, matrix, plan.model, arm, _settings(plan, matrix)), "--data", str(plan.data))
         yield Piece(
             name,
             Kind.BASE,

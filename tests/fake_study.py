@@ -17,7 +17,7 @@ from types import FrameType
 
 from glyph.local.runs.durable import FileLock
 
-STEP_SECONDS = 0.6
+STEP_SECONDS = 1.2  # well above the poll of the runner: what a checkpoint holds must be seen
 
 
 def main(module: str, command: str, *arguments: str) -> int:

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from glyph.taskset import GlyphTaskset, GlyphTasksetConfig
 from glyph.versions import CONFIGS
-from tests.prime_rl_checkout import ROOT, write_patched
+from tests.prime_rl_checkout import ROOT
 from tests.prime_rl_configs import resolve
 
 PAPER = CONFIGS / "paper"
@@ -52,7 +53,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "orchestrator.train.sampling.temperature": 0.8,
         "orchestrator.train.sampling.max_completion_tokens": 512,
         "orchestrator.train.sampling.extra_body.top_k": 20,
-        "orchestrator.train.env.0.taskset.split": "rl",
+        "orchestrator.train.env.0.taskset.split": "train",
         "orchestrator.train.env.0.taskset.cut": "error",
         "orchestrator.eval.interval": 25,
         "orchestrator.eval.sampling.temperature": 0.0,
@@ -107,6 +108,15 @@ def test_the_settings_are_the_published_ones(arm: str, stage: str) -> None:
     assert {name: got.get(name) for name in PUBLISHED[stage]} == PUBLISHED[stage]
 
 
+@pytest.mark.parametrize("arm", ["a", "b"])
+def test_the_environments_find_their_tasks(arm: str, tiny_data: Path) -> None:
+    orchestrator = tomllib.loads((PAPER / f"arm_{arm}_rl.toml").read_text("utf-8"))["orchestrator"]
+    for env in (*orchestrator["train"]["env"], *orchestrator["eval"]["env"]):
+        assert env["taskset"].pop("id") == env["harness"]["id"] == "glyph"
+        config = GlyphTasksetConfig(**{**env["taskset"], "data": tiny_data, "id": "glyph"})
+        assert GlyphTaskset(config).load()
+
+
 @pytest.mark.parametrize("stage", ["sft", "rl"])
 def test_the_arms_differ_only_where_they_should(stage: str) -> None:
     a, b = settings(f"arm_a_{stage}"), settings(f"arm_b_{stage}")
@@ -132,27 +142,20 @@ def test_serving_an_evaluation_is_serving_as_in_rl() -> None:
     assert {name: serve[name] for name in shared} == {name: rl[f"inference.{name}"] for name in shared}
 
 
-@pytest.fixture(scope="module")
-def pinned(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("pinned") / "prime-rl"
-    write_patched(folder)
-    return folder
-
-
 def file(name: str) -> list[str]:
     return ["@", str(PAPER / f"{name}.toml")]
 
 
-def test_the_pinned_classes_resolve_every_file_to_what_was_published(pinned: Path) -> None:
+def test_the_pinned_classes_resolve_every_file_to_what_was_published(patched_prime_rl: Path) -> None:
     commands = [[stage, *file(f"arm_{arm}_{stage}")] for arm, stage in RUNS]
     layered = [["rl", *file(f"arm_{arm}_rl"), *file(overlay)] for arm in "ab" for overlay in OVERLAYS]
-    for command, got in zip(commands + layered, resolve(pinned, commands + layered), strict=True):
+    for command, got in zip(commands + layered, resolve(patched_prime_rl, commands + layered), strict=True):
         assert "refused" not in got, (command, got)
         resolved = dict(flat(got))
         assert {name: resolved[name] for name in PUBLISHED[command[0]]} == PUBLISHED[command[0]], command
         if command[0] == "rl":
             assert_rl(resolved, command[2])
-    (got,) = resolve(pinned, [["inference", *file("serve"), "--model.name", "m", "--server.port", "8123"]])
+    (got,) = resolve(patched_prime_rl, [["inference", *file("serve"), "--model.name", "m", "--server.port", "8123"]])
     assert (got["server"]["port"], got["model"]["tool_call_parser"]) == (8123, None)
 
 
@@ -171,8 +174,8 @@ def assert_rl(resolved: dict[str, Any], first_file: str) -> None:
     assert resolved["orchestrator.max_off_policy_steps"] == 8
 
 
-def test_the_overlays_do_what_they_say(pinned: Path) -> None:
-    shared, nodes = resolve(pinned, [["rl", *file("arm_b_rl"), *file(overlay)] for overlay in OVERLAYS])
+def test_the_overlays_do_what_they_say(patched_prime_rl: Path) -> None:
+    shared, nodes = resolve(patched_prime_rl, [["rl", *file("arm_b_rl"), *file(overlay)] for overlay in OVERLAYS])
     model = shared["trainer"]["model"]
     assert (model["impl"], model["attn"], model["compile"]) == ("hf", "sdpa", None)
     assert shared["inference"]["model"]["enforce_eager"] is True
@@ -184,9 +187,27 @@ def test_the_overlays_do_what_they_say(pinned: Path) -> None:
     assert Path(nodes["slurm"]["project_dir"]) == ROOT / ".vendor" / "prime-rl"
 
 
-def test_the_pinned_classes_refuse_what_they_do_not_know(pinned: Path) -> None:
+def test_the_job_of_several_nodes_is_rendered(prime_rl: Path, tmp_path: Path) -> None:
+    """The job's own `uv sync` removes this package from the environment, and what follows puts it back."""
+    pytest.importorskip(
+        "pydantic_config", reason="pip install prime-pydantic-config, which parses PRIME-RL's arguments"
+    )
+    from prime_rl.configs.rl import RLConfig
+    from prime_rl.entrypoints.rl import write_slurm_script
+    from prime_rl.utils.config import cli
+
+    arguments = [*file("arm_b_rl"), *file("multi_node"), "--output-dir", str(tmp_path), "--slurm.partition", "gpu"]
+    write_slurm_script(cli(RLConfig, args=arguments), tmp_path / "configs", tmp_path / "rl.sbatch")
+    job = (tmp_path / "rl.sbatch").read_text()
+    assert "#SBATCH --nodes=2\n" in job
+    assert f"export PROJECT_DIR={ROOT / '.vendor' / 'prime-rl'}\n" in job
+    synced = job.index("\nuv sync --all-extras --all-packages\n")
+    assert synced < job.index("\nuv pip install --no-deps --editable ../..\n") < job.index("srun ")
+
+
+def test_the_pinned_classes_refuse_what_they_do_not_know(patched_prime_rl: Path) -> None:
     wrong = ["--orchestrator.algo.alhpa", "1"], ["--seq-len", "2048"], ["--orchestrator.algo.uniform-groups", "keep_ce"]
-    unknown, short, kept = resolve(pinned, [["rl", *file("arm_b_rl"), *arguments] for arguments in wrong])
+    unknown, short, kept = resolve(patched_prime_rl, [["rl", *file("arm_b_rl"), *arguments] for arguments in wrong])
     assert "alhpa" in unknown["refused"]
     assert "max_aux_tokens = 4096 exceeds seq_len = 2048" in short["refused"]
     assert "zero_advantage" in kept["refused"]
