@@ -5,8 +5,9 @@
 # MODEL is a model folder (served here, on the CPU or one GPU, and stopped afterwards) or a model's name at an
 # OpenAI-compatible endpoint: BASE_URL (default http://127.0.0.1:8000/v1), its key in the variable named by
 # API_KEY_VAR. With --serve vLLM serves the folder, from the environment of scripts/setup.sh --prime-rl. DATA (default
-# data), OUTPUT and CONCURRENCY (default 16) are variables too. A checkpoint that was trained with another wording is
-# asked in it by --taskset.prompts FILE (the form of configs/prompts.toml; an absolute path), with the same data.
+# data; validated first), OUTPUT, CONCURRENCY (default 16) and READY_SECONDS (how long a server may take to start; 1800)
+# are variables too. A checkpoint that was trained with another wording is asked in it by --taskset.prompts FILE (the
+# form of configs/prompts.toml; an absolute path), with the same data.
 #   bash scripts/evaluate.sh --scale mini|small a|b MODEL validation|test [key=value or glyph evaluate options]
 # In one process and greedy, with the settings of the scale, or of MODEL where that is a run folder of the engine.
 set -euo pipefail
@@ -39,9 +40,12 @@ if [ "$1" != "--resume" ]; then
   case "$3" in validation | test) ;; *) refuse "the split must be validation or test, got '$3'" ;; esac
   case "$SCALE $2" in mini* | *" /"* | *" ./"* | *" ../"*) [ -d "$2" ] || refuse "$2: no such model folder" ;; esac
   [ ! -d "$2" ] || set -- "$1" "$(realpath "$2")" "${@:3}"
+  [ -n "$SCALE" ] || require_arm "$2" "$1"
 else
   set -- --resume "$(realpath -m "$2")"
 fi
+READY_SECONDS="${READY_SECONDS:-1800}" # how long a server may take to load a model
+case "$READY_SECONDS" in *[!0-9]*) refuse "READY_SECONDS must be a number, got '$READY_SECONDS'" ;; esac
 DATA="${DATA:+$(realpath -m "$DATA")}" OUTPUT="${OUTPUT:+$(realpath -m "$OUTPUT")}"
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 
@@ -74,13 +78,14 @@ PROBE
 free_port() { python -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
 
 serve_folder() { # MODEL PORT glyph|vllm; remembered in the run folder, for --resume
-  local log="$OUTPUT/serve.log" COMMAND=(glyph serve "$1" --port "$2" --name "$(basename "$1")") waited
+  local log="$OUTPUT/serve.log" COMMAND=(glyph serve "$1" --port "$2" --name "$(basename "$1")") end
   printf '%s\n' "$@" > "$OUTPUT/served"
   if [ "$3" = vllm ]; then vllm_command "$1" "$2"; fi
   start_group "${COMMAND[@]}" >> "$log" 2>&1
   BASE_URL="http://127.0.0.1:$2/v1"
   echo "serving $1 with $3 (log: $log)"
-  for ((waited = 0; waited < READY_SECONDS; waited++)); do
+  end=$((SECONDS + READY_SECONDS))
+  while [ "$SECONDS" -lt "$end" ]; do
     ! probe "${BASE_URL%/v1}/health" || return 0
     kill -0 "$GROUP" 2>/dev/null || break
     sleep 1
@@ -105,6 +110,9 @@ else
   NAME="$(basename "$MODEL")"
   OUTPUT="${OUTPUT:-outputs/$NAME-arm_$ARM-$SPLIT-$(date +%Y%m%d-%H%M%S)}"
   [ ! -e "$OUTPUT/traces.jsonl" ] || refuse "$OUTPUT holds a run already; choose another OUTPUT or --resume it"
+  [ "$SERVE" = glyph ] || require_model "$MODEL"
+  source scripts/data.sh
+  prepare_data paper
   mkdir -p "$OUTPUT"
   python -m glyph.commands.manifest model="$MODEL" arm="$ARM" split="$SPLIT" data="$DATA" temperature=0 \
     max_completion_tokens=512 eval_arguments="$*" > "$OUTPUT/manifest.json"

@@ -1,9 +1,10 @@
-# Sourced by setup.sh, in the repository's root: `make_checkout` makes or updates .vendor/prime-rl, whole or not at all.
+# Sourced by setup.sh, in the repository's root: `make_checkout` makes or updates .vendor/prime-rl, whole or not at all;
+# `check_checkout` ends the script where it is not as it should be, and changes nothing.
 # The patched tree is made in git's object store first; the files follow in one step that git refuses where it would
 # overwrite what somebody has written there.
 
 CHECKOUT=.vendor/prime-rl
-REPOSITORY="https://github.com/PrimeIntellect-ai/prime-rl"
+UPSTREAM_URL="https://github.com/PrimeIntellect-ai/prime-rl"
 PIN="$(sed -n 's/^prime_rl = "\([0-9a-f]\{40\}\)".*/\1/p' configs/versions.toml)"
 RECORD=.git/glyph-checkout # in the checkout, three lines: the pin, the patches' checksum, the id of the patched tree
 SUBMODULES=(deps/verifiers deps/renderers deps/pydantic-config) # research-environments holds tasks that are not ours
@@ -28,11 +29,25 @@ make_checkout() {
   flock -n 9 || stop "another setup.sh is at work on .vendor" "wait until it has ended"
   if [ -e "$CHECKOUT" ]; then
     require_ours
+    require_submodules
     apply_patches "$CHECKOUT"
   else
     clone
   fi
-  fetch_submodules
+}
+
+check_checkout() {
+  local recorded
+  [ -e "$CHECKOUT" ] || stop "no checkout in $CHECKOUT" "bash scripts/setup.sh --prime-rl"
+  require_ours
+  require_submodules
+  mapfile -t recorded < "$CHECKOUT/$RECORD"
+  [ "${recorded[1]}" = "$(patches_sum)" ] ||
+    stop "$CHECKOUT has not the patches of patches/prime_rl as they are now" "bash scripts/setup.sh --prime-rl"
+}
+
+patches_sum() {
+  for patch in patches/prime_rl/*.patch; do [ ! -e "$patch" ] || cksum "$patch"; done | cksum
 }
 
 clone() {
@@ -45,20 +60,21 @@ clone() {
     step "cloning PRIME-RL from $SOURCE" "see git's message above" \
       git clone --quiet --no-checkout "$SOURCE" "$partial"
   else
-    step "fetching PRIME-RL $PIN from $REPOSITORY" \
+    step "fetching PRIME-RL $PIN from $UPSTREAM_URL" \
       "without the network give a checkout on this machine: PRIME_RL_SOURCE=DIR bash scripts/setup.sh --prime-rl" \
       fetch_commit "$partial"
   fi
-  git -C "$partial" remote set-url origin "$REPOSITORY" # the submodules' addresses may be relative to it
+  git -C "$partial" remote set-url origin "$UPSTREAM_URL" # the submodules' addresses may be relative to it
   step "checking out $PIN" "see git's message above" git -C "$partial" checkout --quiet --detach "$PIN"
   printf '%s\n%s\n%s\n' "$PIN" none "$(git -C "$partial" write-tree)" > "$partial/$RECORD"
   apply_patches "$partial"
+  fetch_submodules "$partial"
   mv "$partial" "$CHECKOUT"
   trap - EXIT
 }
 
 fetch_commit() {
-  git init --quiet "$1" && git -C "$1" remote add origin "$REPOSITORY" &&
+  git init --quiet "$1" && git -C "$1" remote add origin "$UPSTREAM_URL" &&
     git -C "$1" fetch --quiet --depth 1 origin "$PIN"
 }
 
@@ -75,7 +91,7 @@ require_ours() { # the checkout is one of ours, at the pin, and nobody has edite
 
 apply_patches() { # CHECKOUT
   local wanted recorded tree
-  wanted="$(for patch in patches/prime_rl/*.patch; do [ ! -e "$patch" ] || cksum "$patch"; done | cksum)"
+  wanted="$(patches_sum)"
   mapfile -t recorded < "$1/$RECORD"
   if [ "${recorded[1]}" = "$wanted" ]; then
     echo "== $1: pin and patches are as they should be"
@@ -103,46 +119,28 @@ patched_tree() { # CHECKOUT: prints the id of the pin's tree with every patch ap
   rm -f "$index"
 }
 
-fetch_submodules() { # those that are not there yet, or whose cloning did not come to its end
-  local path missing=()
-  for path in "${SUBMODULES[@]}"; do
-    [ "$(submodule_head "$path")" = "$(git -C "$CHECKOUT" rev-parse "$PIN:$path")" ] && continue
-    [ ! -e "$(submodule_mark "$path")" ] || stop "$CHECKOUT/$path is not at the commit that the pin names" \
-      "git -C $CHECKOUT/$path checkout $(git -C "$CHECKOUT" rev-parse "$PIN:$path")"
-    git -C "$CHECKOUT" submodule --quiet deinit --force -- "$path"
-    rm -rf "$CHECKOUT/.git/modules/$(submodule_name "$path")"
-    missing+=("$path")
-  done
-  [ ${#missing[@]} -gt 0 ] || return 0
+fetch_submodules() { # CHECKOUT
   if [ -n "$SOURCE" ]; then
-    submodules_from_source "${missing[@]}"
+    submodules_from_source "$1"
     return
   fi
-  step "fetching the submodules ${missing[*]}" \
+  step "fetching the submodules ${SUBMODULES[*]}" \
     "check the network, or give a checkout that holds them: PRIME_RL_SOURCE=DIR; then run this again" \
-    git -C "$CHECKOUT" -c url.https://github.com/.insteadOf=git@github.com: submodule --quiet update --init -- "${missing[@]}"
-  for path in "${missing[@]}"; do touch "$(submodule_mark "$path")"; done
+    git -C "$1" -c url.https://github.com/.insteadOf=git@github.com: submodule --quiet update --init -- "${SUBMODULES[@]}"
 }
 
-submodule_head() { # PATH: the commit that it is at; nothing where it is not there
-  [ ! -e "$CHECKOUT/$1/.git" ] || git -C "$CHECKOUT/$1" rev-parse --quiet --verify HEAD || true
-}
-
-submodule_mark() { # PATH: the file that says that it has been there whole; what is at another commit since was moved
-  echo "$CHECKOUT/.git/glyph-had-$(basename "$1")"
-}
-
-submodules_from_source() {
-  local path absent=()
-  for path in "$@"; do
+submodules_from_source() { # CHECKOUT
+  local path name absent=()
+  for path in "${SUBMODULES[@]}"; do
     if [ ! -e "$SOURCE/$path/.git" ]; then
       absent+=("$path")
       continue
     fi
-    git -C "$CHECKOUT" config "submodule.$(submodule_name "$path").url" "$SOURCE/$path"
+    name="$(git -C "$1" config --file .gitmodules --get-regexp '^submodule\..*\.path$' |
+      sed -n "s|^submodule\.\(.*\)\.path $path\$|\1|p")"
+    git -C "$1" config "submodule.$name.url" "$SOURCE/$path"
     step "cloning $path from $SOURCE" "git -C $SOURCE submodule update --init -- $path, then run this again" \
-      git -C "$CHECKOUT" -c protocol.file.allow=always submodule --quiet update --init -- "$path"
-    touch "$(submodule_mark "$path")"
+      git -C "$1" -c protocol.file.allow=always submodule --quiet update --init -- "$path"
   done
   [ ${#absent[@]} -gt 0 ] || return 0
   [ -z "$ENVIRONMENT" ] || stop "$SOURCE lacks the submodules ${absent[*]}, which the environment needs" \
@@ -150,7 +148,15 @@ submodules_from_source() {
   echo "== left out, as $SOURCE lacks them: the submodules ${absent[*]}"
 }
 
-submodule_name() { # PATH: its name in .gitmodules
-  git -C "$CHECKOUT" config --file .gitmodules --get-regexp '^submodule\..*\.path$' |
-    sed -n "s|^submodule\.\(.*\)\.path $1\$|\1|p"
+require_submodules() { # each at the commit that the pin names; without an environment one may have been left out
+  local path wanted
+  for path in "${SUBMODULES[@]}"; do
+    wanted="$(git -C "$CHECKOUT" rev-parse "$PIN:$path")"
+    if [ ! -e "$CHECKOUT/$path/.git" ]; then
+      [ -z "$ENVIRONMENT" ] || stop "$CHECKOUT lacks the submodule $path, which the environment needs" \
+        "mv $CHECKOUT $CHECKOUT.old; then run this again, with a PRIME_RL_SOURCE that has it"
+    elif [ "$(git -C "$CHECKOUT/$path" rev-parse HEAD)" != "$wanted" ]; then
+      stop "$CHECKOUT/$path is not at the commit that the pin names" "git -C $CHECKOUT/$path checkout $wanted"
+    fi
+  done
 }

@@ -6,8 +6,8 @@ refuse() { echo "$(basename "$0" .sh): $1" >&2; usage >&2; exit 2; }
 
 case "${1:-}" in -h | --help) usage; exit 0 ;; esac
 source "$(dirname "${BASH_SOURCE[0]}")/paper.sh"
-case " $* " in *" --scale paper "*) paper_train "$STAGE" "$@"; exit ;; esac
-if [ "${1:-}" = "--resume" ] && [ -f "${2:-}/command" ]; then paper_train "$STAGE" "$@"; exit; fi
+case " $* " in *" --scale paper "*) paper_train "$@"; exit ;; esac
+if [ "${1:-}" = "--resume" ] && [ -f "${2:-}/command" ]; then paper_train "$@"; exit; fi
 ARM="" SCALE=mini RESUME="" MODEL="" OPTIONS=() GIVEN=$#
 while [ $# -gt 0 ]; do
   case "$1" in

@@ -17,6 +17,8 @@ from types import FrameType
 
 def main(command: str, *arguments: str) -> int:
     print("asked:", command, *arguments, flush=True)
+    if command == "parity":
+        return 0
     if command in ("resume", "report"):
         folder = Path(arguments[0])
     else:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.prime_rl_checkout import ROOT
+from tests.prime_rl_checkout import ROOT, parts
 
 PARSE = """
 import json, sys
@@ -33,11 +33,10 @@ def resolve(patched: Path, commands: Sequence[Sequence[str]]) -> list[dict[str, 
     """The configuration that each command (program, arguments) resolves to, or `refused` with the pin's reason."""
     if importlib.util.find_spec("pydantic_config") is None:
         pytest.skip("no pydantic_config, which parses PRIME-RL's arguments: pip install prime-pydantic-config")
-    paths = [str(patched / "packages" / "prime-rl-configs" / "src"), str(patched / "src"), str(ROOT / "src")]
     done = subprocess.run(
         [sys.executable, "-c", PARSE],
         input=json.dumps([list(command) for command in commands]),
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([*parts(patched), str(ROOT / "src")])},
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -4,7 +4,9 @@ import json
 import os
 import shutil
 import socket
+import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,15 +16,21 @@ from typer.testing import CliRunner
 
 import glyph.doctor
 from glyph.cli import build_app
-from glyph.doctor import CHECKS, PAPER, Machine, environment, examine, hardware, installation
+from glyph.doctor import PAPER, Machine, environment, examine, hardware, installation, trial
 from glyph.doctor.machine import Missing
 from glyph.versions import versions
+from tests.prime_rl_configs import resolve
 from tests.repositories import git, repository
 from tests.tiny_model import save_tiny_model, tiny_model, tiny_tokenizer
 
 RL = (
     'max_steps = 100\n[ckpt]\ninterval = 25\n[weight_broadcast]\ntype = "filesystem"\n[orchestrator]\nbatch_size = 64\n'
 )
+INSTALLED = (
+    "cat .vendor/prime-rl/uv.lock .vendor/prime-rl/pyproject.toml pyproject.toml constraints.txt | cksum"
+    " > .vendor/prime-rl/.venv/.glyph-installed"
+)
+SETUP_SCRIPTS = [f"scripts/{name}.sh" for name in ("setup", "prime_rl_checkout", "prime_rl_environment")]
 SFT = "max_steps = 60\n[ckpt]\n"
 PATCH = "diff --git a/registry.py b/registry.py\n--- a/registry.py\n+++ b/registry.py\n@@ -1 +1 @@\n-grpo\n+predict\n"
 
@@ -35,7 +43,11 @@ def machine(tmp_path: Path, tiny_data: Path) -> Machine:
     (root / "patches" / "prime_rl").mkdir(parents=True)
     (root / "configs" / "sft.toml").write_text(SFT)
     (root / "configs" / "rl.toml").write_text(RL)
-    shutil.copy(glyph.doctor.machine.ROOT / "configs" / "versions.toml", root / "configs")
+    for name in ("configs/versions.toml", "configs/paper/one_gpu.toml", "configs/paper/arm_a_sft.toml", *SETUP_SCRIPTS):
+        (root / name).parent.mkdir(exist_ok=True)
+        shutil.copy(glyph.doctor.machine.ROOT / name, root / name)
+    for name in ("pyproject.toml", "constraints.txt"):
+        (root / name).touch()
     (root / "patches" / "prime_rl" / "0001-registry.patch").write_text(PATCH)
     return Machine((root / "configs" / "sft.toml", root / "configs" / "rl.toml"), None, tiny_data, root)
 
@@ -64,20 +76,21 @@ def program(path: Path, text: str) -> Path:
 
 
 def vendored(machine: Machine) -> Path:
-    """A checkout of PRIME-RL at a pin of its own, patched, with an environment."""
-    parts = [repository(machine.root / "parts" / name, {"part.py": name}) for name in ("verifiers", "renderers", "p")]
-    folder = repository(machine.prime_rl, {"registry.py": "grpo\n", ".gitignore": ".venv\n"})
-    for part, name in zip(parts, ("verifiers", "renderers", "pydantic-config"), strict=True):
-        git(folder, "submodule", "--quiet", "add", str(part), f"deps/{name}")
-    git(folder, "commit", "--quiet", "-m", "submodules")
+    """A checkout of PRIME-RL, made by scripts/setup.sh at a pin of its own, with an environment."""
+    upstream = repository(machine.root / "upstream", {"registry.py": "grpo\n", "uv.lock": "", "pyproject.toml": ""})
+    for name in ("verifiers", "renderers", "pydantic-config"):
+        part = repository(machine.root / "parts" / name, {"part.py": name})
+        git(upstream, "submodule", "--quiet", "add", str(part), f"deps/{name}")
+    git(upstream, "commit", "--quiet", "-m", "submodules")
     pinned = machine.root / "configs" / "versions.toml"
-    pin = f'prime_rl = "{git(folder, "rev-parse", "HEAD").strip()}"'
+    pin = f'prime_rl = "{git(upstream, "rev-parse", "HEAD").strip()}"'
     lines = pinned.read_text().splitlines()
     pinned.write_text("\n".join(pin if line.startswith("prime_rl = ") else line for line in lines))
-    (folder / "registry.py").write_text("predict\n")
-    (folder / ".venv").mkdir()
-    (folder / ".venv" / ".glyph-installed").touch()
-    return folder
+    command = ["bash", "scripts/setup.sh", "--prime-rl", "--no-environment"]
+    subprocess.run(command, cwd=machine.root, env={**os.environ, "PRIME_RL_SOURCE": str(upstream)}, check=True)
+    (machine.prime_rl / ".venv").mkdir()
+    subprocess.run(INSTALLED, shell=True, cwd=machine.root, check=True)
+    return machine.prime_rl
 
 
 def test_one_check_that_fails_stops_no_other(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,12 +110,13 @@ def test_one_check_that_fails_stops_no_other(machine: Machine, monkeypatch: pyte
     assert (third.ok, third.name, third.found) == (True, "fine", "there")
 
 
-H200 = "NVIDIA H200, 143771, 570.86.15"
-SMALL = "NVIDIA L4, 23034, 570.86.15"
+H200 = "NVIDIA H200, 143771, 575.57.08"
+H100 = "NVIDIA H100, 81559, 575.57.08"
+SMALL = "NVIDIA L4, 23034, 575.57.08"
 
 
 def with_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *gpus: str, status: int = 0) -> None:
-    lines = "\n".join(f"{index}, {gpu}" for index, gpu in enumerate(gpus))
+    lines = "\n".join(f"{index}, GPU-{index}ab-cd, {gpu}" for index, gpu in enumerate(gpus))
     program(tmp_path / "bin" / "nvidia-smi", f"cat <<'E'\n{lines}\nE\nexit {status}")
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -110,7 +124,7 @@ def with_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *gpus: str, statu
 
 def test_two_gpus_are_enough(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with_gpus(monkeypatch, tmp_path, H200, H200)
-    assert hardware.gpus(machine) == ", ".join(["NVIDIA H200 151 GB, driver 570.86.15"] * 2)
+    assert hardware.gpus(machine) == ", ".join(["NVIDIA H200 151 GB, driver 575.57.08"] * 2)
 
 
 def test_one_gpu_is_enough_for_sft_and_where_it_is_named_twice(
@@ -125,13 +139,33 @@ def test_one_gpu_is_enough_for_sft_and_where_it_is_named_twice(
     assert "0 of 2 GPUs: none visible" in missing(hardware.gpus, machine).found
 
 
+def test_what_shares_a_gpu_adds_up(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """4.02e9 parameters × (16 + 2) bytes and 8 GiB: 81.0 GB, of which the first has 79.7 and the second 85.5."""
+    with_gpus(monkeypatch, tmp_path, H100.replace("81559", "76000"), H100)
+    assert hardware.gpus(machine).count("H100") == 2
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,0")
+    assert missing(hardware.gpus, machine).found.endswith(
+        "the trainer takes 4.02e+09 parameters × 16 bytes, vLLM × 2 bytes and 8.6 GB of cache, on the same GPU = 81 GB"
+    )
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,1")
+    assert hardware.gpus(machine).count("H100") == 2
+
+
+def test_gpus_are_found_by_their_uuids(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_gpus(monkeypatch, tmp_path, SMALL, H200, H100)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-1ab-cd, GPU-2")
+    assert hardware.gpus(machine).startswith("NVIDIA H200 151 GB, driver 575.57.08, NVIDIA H100 86 GB")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,7")
+    assert missing(hardware.gpus, machine).found == "CUDA_VISIBLE_DEVICES names 7; nvidia-smi lists 0, 1, 2"
+
+
 def test_gpus_are_refused_for_what_they_lack(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with_gpus(monkeypatch, tmp_path, SMALL, H200)
     assert "4.02e+09 parameters × 16 bytes = 64 GB" in missing(hardware.gpus, machine).found
-    with_gpus(monkeypatch, tmp_path, H200, H200.replace("570", "470"))
-    assert "CUDA 12 needs 525 or newer" in missing(hardware.gpus, machine).found
+    with_gpus(monkeypatch, tmp_path, H200, H200.replace("575", "570"))
+    assert "CUDA 12.9 needs driver 575 or newer" in missing(hardware.gpus, machine).found
     with_gpus(monkeypatch, tmp_path, "the driver does not answer", status=9)
-    assert "nvidia-smi: 0, the driver does not answer" in missing(hardware.gpus, machine).found
+    assert "the driver does not answer" in missing(hardware.gpus, machine).found
     monkeypatch.setenv("PATH", str(tmp_path))
     assert "no nvidia-smi" in missing(hardware.gpus, machine).found
 
@@ -231,17 +265,32 @@ def test_an_eval_that_fails_shows_its_last_lines(machine: Machine) -> None:
     assert "arm a: " in lack.found
 
 
-def test_prime_rl_must_be_the_pin_with_our_patches(machine: Machine) -> None:
-    assert "no checkout" in missing(installation.prime_rl, machine).found
+def test_prime_rl_must_be_as_setup_makes_it(machine: Machine) -> None:
+    lack = missing(installation.prime_rl, machine)
+    assert (lack.found, lack.mend) == ("no checkout in .vendor/prime-rl", "bash scripts/setup.sh --prime-rl")
     folder = vendored(machine)
-    assert installation.prime_rl(machine).endswith(" with 0001-registry.patch")
+    assert installation.prime_rl(machine).endswith(" with our patches")
     (folder / "registry.py").write_text("grpo\n")
-    assert "is not the pin with our patches: registry.py" in missing(installation.prime_rl, machine).found
+    lack = missing(installation.prime_rl, machine)
+    assert lack.found.endswith("has been edited, and edits are not overwritten: registry.py ")
+    assert lack.mend.startswith("save them (git -C .vendor/prime-rl diff ")
     (folder / "registry.py").write_text("predict\n")
+    git(folder / "deps" / "verifiers", "commit", "--quiet", "--allow-empty", "-m", "newer")
+    assert "deps/verifiers is not at the commit that the pin names" in missing(installation.prime_rl, machine).found
+    git(folder, "submodule", "deinit", "--force", "deps/verifiers")
+    assert "lacks the submodule deps/verifiers" in missing(installation.prime_rl, machine).found
+
+
+def test_prime_rl_must_have_its_environment(machine: Machine) -> None:
+    folder = vendored(machine)
+    (machine.root / "constraints.txt").write_text("typer==0.17\n")
+    assert "has no environment, or one that is not of its" in missing(installation.prime_rl, machine).found
     (folder / ".venv" / ".glyph-installed").unlink()
-    assert "no environment" in missing(installation.prime_rl, machine).found
-    git(folder, "commit", "--quiet", "-am", "mine")
-    assert "the pin is " in missing(installation.prime_rl, machine).found
+    assert "has no environment" in missing(installation.prime_rl, machine).found
+    shutil.rmtree(machine.root / "scripts")
+    lack = missing(installation.prime_rl, machine)
+    assert "scripts/setup.sh: No such file" in lack.found
+    assert lack.mend == "bash scripts/setup.sh --prime-rl"
 
 
 def test_packages_must_be_the_pinned_ones(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,7 +302,7 @@ def test_packages_must_be_the_pinned_ones(machine: Machine, monkeypatch: pytest.
 
 
 def test_packages_of_prime_rl_are_looked_at_too(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, pinned = vendored(machine), versions() | machine.pins["packages"]
+    pinned = versions() | machine.pins["packages"]
     monkeypatch.setattr(installation, "versions", lambda: pinned)
     there = {**pinned, "torch": "2.11.0+cu128", "renderers": "0.1.11.dev3"}
     program(machine.program("python"), f"echo '{json.dumps(there)}'")
@@ -264,11 +313,6 @@ def test_packages_of_prime_rl_are_looked_at_too(machine: Machine, monkeypatch: p
     assert "torch 2.9.0, expected 2.13.0 or 2.11" in found
     program(machine.program("python"), "echo no module named glyph >&2; exit 1")
     assert "does not import this package: no module" in missing(installation.pins, machine).found
-    program(machine.program("python"), f"echo '{json.dumps(there)}'")
-    git(folder / "deps" / "verifiers", "commit", "--quiet", "--allow-empty", "-m", "newer")
-    assert "deps/verifiers is not at the commit that the pin names" in missing(installation.pins, machine).found
-    git(folder, "submodule", "deinit", "--force", "deps/verifiers")
-    assert "deps/verifiers is absent" in missing(installation.pins, machine).found
 
 
 def test_the_launchers_resolve_every_config(machine: Machine, tmp_path: Path) -> None:
@@ -289,7 +333,7 @@ def test_the_launchers_resolve_every_config(machine: Machine, tmp_path: Path) ->
 
 def test_the_command_says_what_is_missing(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(glyph.doctor, "CHECKS", (environment.data, hardware.port, installation.dry_runs))
-    monkeypatch.setattr(glyph.doctor, "Machine", lambda *given: Machine(*given, root=machine.root))
+    monkeypatch.setattr(glyph.doctor, "Machine", lambda *given, **more: Machine(*given, root=machine.root, **more))
     arguments = ["doctor", "--data", str(machine.data), "--config", str(machine.configs[1])]
     ran = CliRunner().invoke(build_app(), arguments)
     assert ran.exit_code == 1
@@ -305,6 +349,48 @@ def test_the_command_says_what_is_missing(machine: Machine, monkeypatch: pytest.
     monkeypatch.setattr(glyph.doctor, "CHECKS", (environment.data,))
     ran = CliRunner().invoke(build_app(), arguments)
     assert (ran.exit_code, ran.stdout.splitlines()[-1][:18]) == (0, "nothing is missing")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    ran = CliRunner().invoke(build_app(), [*arguments, "--steps", "2"])
+    assert (ran.exit_code, ran.stdout.splitlines()[-1]) == (1, "1 of 2 are missing")
+    assert "MISSING  sft steps  no " in ran.stdout
+
+
+SAID = """echo no GPU is used by this one
+mkdir -p "$8/logs"
+for step in 1 2; do
+  printf '\\033[32mSUCCESS Step %s |  3.10s | Loss 1.5%s00 | LR 1e-05\\033[0m\\n' $step $step >> "$8/logs/trainer.log"
+done
+sleep 600 &
+"""
+
+
+def test_steps_of_sft_are_tried(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_gpus(monkeypatch, tmp_path, H200)
+    asked = Machine(machine.configs, None, machine.data, machine.root, steps=2)
+    assert "no model given" in missing(trial.sft_steps, asked).found
+    asked = replace(asked, model=tmp_path / "model")
+    assert "/sft" in missing(trial.sft_steps, asked).found
+    program(asked.program("sft"), SAID)
+    found = trial.sft_steps(asked)  # what the program leaves behind is not waited for
+    assert found.startswith("2 steps in ")
+    assert found.endswith(": Step 2 |  3.10s | Loss 1.5200 | LR 1e-05")
+    asked = replace(asked, steps=3)
+    lack = missing(trial.sft_steps, asked)
+    assert lack.found.startswith("sft ended with 0 after ")
+    assert "Step 1 " in lack.details[0]
+    program(asked.program("sft"), "echo CUDA out of memory; exit 1")
+    lack = missing(trial.sft_steps, asked)
+    assert (lack.found[:16], lack.details) == ("sft ended with 1", ("CUDA out of memory",))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "no NVIDIA GPU" in missing(trial.sft_steps, asked).found
+
+
+def test_the_pinned_classes_take_the_steps_of_sft(machine: Machine, patched_prime_rl: Path, tmp_path: Path) -> None:
+    asked = replace(machine, model=tmp_path / "model", steps=2)
+    (got,) = resolve(patched_prime_rl, [["sft", *trial.sft_command(asked, tmp_path / "out")[1:]]])
+    assert (got["max_steps"], got["scheduler"]["decay_steps"], got["ckpt"]) == (2, 0, None)
+    assert got["output_dir"] == str(tmp_path / "out")
+    assert got["data"]["name"] == f"{machine.data}/sft/arm_a"
 
 
 def test_a_config_that_is_not_there_is_refused(tmp_path: Path) -> None:
@@ -316,4 +402,3 @@ def test_a_config_that_is_not_there_is_refused(tmp_path: Path) -> None:
 def test_the_papers_configs_are_the_default() -> None:
     assert {path.name for path in PAPER} == {f"arm_{arm}_{stage}.toml" for arm in "ab" for stage in ("sft", "rl")}
     assert all(path.is_file() for path in PAPER)
-    assert len(CHECKS) == 10

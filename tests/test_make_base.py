@@ -21,9 +21,9 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from typer.testing import CliRunner
 
-from glyph.chat import chat_template, check_parity
+from glyph.chat import ParityError, chat_template, check_parity
 from glyph.cli import build_app
-from glyph.local.base_folder import RECORD, eos_faults, make_base
+from glyph.local.base_folder import RECORD, check_saved, eos_faults, make_base
 from glyph.protocol import Arm
 from glyph.tasks.demonstrations import sample_conversation
 from tests.disk import file_size_limit
@@ -174,7 +174,34 @@ def test_the_command_says_what_it_changed(start: Path, tmp_path: Path) -> None:
     ran = CliRunner().invoke(build_app(), ["make-base", str(start), str(tmp_path / "base")])
     assert ran.exit_code == 0, ran.output
     assert "config.json: EOS 0 → 2" in ran.stdout
-    assert f"glyph parity {tmp_path / 'base'}" in ran.stdout
+    assert f"glyph parity {tmp_path / 'base'} --as-saved" in ran.stdout
+
+
+def test_parity_as_saved_sets_nothing_in_memory(start: Path, base: Path) -> None:
+    """The start model's tokenizer passes when it is prepared, and the folder is of no use to PRIME-RL."""
+    assert CliRunner().invoke(build_app(), ["parity", str(start)]).exit_code == 0
+    ran = CliRunner().invoke(build_app(), ["parity", str(start), "--as-saved"])
+    assert ran.exit_code == 1
+    assert "generation_config.json: the EOS is 0, expected 2 (<|im_end|>)" in ran.stdout
+    assert f"glyph make-base {start} OUT" in ran.stdout
+    ran = CliRunner().invoke(build_app(), ["parity", str(base), "--as-saved"])
+    assert ran.exit_code == 0
+    assert [line.rpartition(": ")[2] for line in ran.stdout.splitlines()] == ["the same ids on every path"] * 2
+
+
+def test_every_part_must_end_its_turns_as_saved(base: Path, tmp_path: Path) -> None:
+    folder = copy_of(base, tmp_path)
+    assert check_saved(folder).keys() == set(Arm)
+    (folder / "generation_config.json").write_text('{"eos_token_id": [2, 0]}')
+    with pytest.raises(ParityError, match=r"generation_config.json: the EOS is \[2, 0\], expected 2"):
+        check_saved(folder)
+
+
+def test_code_of_the_model_is_not_taken_over(start: Path, tmp_path: Path) -> None:
+    folder = copy_of(start, tmp_path)
+    (folder / "modeling.py").touch()
+    make_base(folder, tmp_path / "base")
+    assert not (tmp_path / "base" / "modeling.py").exists()
 
 
 # PRIME-RL's own code, as far as it decides about the EOS: loading the tokenizer, loading the model, saving both.
@@ -182,10 +209,8 @@ def test_the_command_says_what_it_changed(start: Path, tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def pinned() -> SimpleNamespace:
-    if "PRIME_RL_SOURCE" not in os.environ:
-        pytest.skip("no checkout of PRIME-RL: set PRIME_RL_SOURCE")
-    trainer = Path(os.environ["PRIME_RL_SOURCE"]) / "src" / "prime_rl" / "trainer"
+def pinned(patched_prime_rl: Path) -> SimpleNamespace:
+    trainer = patched_prime_rl / "src" / "prime_rl" / "trainer"
     used = ("AutoConfig", "AutoModelForCausalLM", "AutoTokenizer", "GenerationConfig", "PretrainedConfig")
     names: dict[str, Any] = {name: getattr(transformers, name) for name in used}
     names |= {"Path": Path, "cast": cast, "time": time, "torch": torch, "warnings": warnings}

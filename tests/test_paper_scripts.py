@@ -1,5 +1,6 @@
 """The scripts at the paper scale, in a copy of the checkout where fakes stand in for PRIME-RL's programs."""
 
+import fcntl
 import json
 import os
 import shlex
@@ -14,8 +15,9 @@ from typing import Any
 import pytest
 
 from tests.checkouts import bare_checkout, entries, environment, give_tiny_data, script, whole_checkout
-from tests.prime_rl_checkout import ROOT, write_patched
+from tests.prime_rl_checkout import ROOT
 from tests.prime_rl_configs import resolve
+from tests.tiny_model import save_tiny_model, tiny_tokenizer
 
 PROGRAMS = ".vendor/prime-rl/.venv/bin"
 
@@ -29,20 +31,24 @@ def give_prime_rl(checkout: Path) -> Path:
     return folder
 
 
-def give_model(checkout: Path, name: str = "model") -> Path:
-    (checkout / name).mkdir()
-    (checkout / name / "config.json").write_text("{}")
-    return checkout / name
-
-
 @pytest.fixture(scope="module")
 def untouched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """For tests in which nothing is made: a checkout with a model folder and runs, and no PRIME-RL."""
     checkout = bare_checkout(tmp_path_factory.mktemp("untouched") / "checkout")
-    give_model(checkout)
-    (checkout / "runs" / "done").mkdir(parents=True)
-    (checkout / "runs" / "done" / "command").write_text("/x/bin/sft\n")
-    (checkout / "runs" / "done" / "finished").touch()
+    save_tiny_model(checkout / "model")
+    done = checkout / "runs" / "done"
+    save_tiny_model(done / "weights" / "step_60")
+    (done / "finished").touch()
+    (done / "manifest.json").write_text('{\n  "plan": {\n    "arm": "b"\n  }\n}\n')
+    command = f"sft b\n{checkout}/{PROGRAMS}/sft\n--output-dir\n{done}\n"
+    for name, text in (
+        ("done", command),
+        ("moved", command),
+        ("foreign", command.replace(PROGRAMS, "x").replace("done", "foreign")),
+        ("bare", command.partition("\n")[2]),
+    ):
+        (checkout / "runs" / name).mkdir(exist_ok=True)
+        (checkout / "runs" / name / "command").write_text(text)
     return checkout
 
 
@@ -51,7 +57,7 @@ def paper(tmp_path: Path, tiny_data: Path) -> Path:
     checkout = whole_checkout(tmp_path / "checkout")
     give_tiny_data(checkout, tiny_data)
     give_prime_rl(checkout)
-    give_model(checkout)
+    save_tiny_model(checkout / "model")
     return checkout
 
 
@@ -77,7 +83,28 @@ BAD = {
         "--output docs is not an empty folder",
     ),
     "no PRIME-RL": ("train_sft", [*TRAIN, "--model", "model"], "first: bash scripts/setup.sh --prime-rl"),
-    "resume what": ("train_rl", ["--scale", "paper", "--resume", "docs"], "--resume takes no other argument"),
+    "an output after --": (
+        "train_rl",
+        [*TRAIN, "--", "--output-dir", "x"],
+        "the folder of the run is given by --output",
+    ),
+    "an empty output": ("train_sft", [*TRAIN, "--output", ""], "--output needs a value"),
+    "data that are not there": (
+        "train_sft",
+        [*TRAIN, "--model", "model", "--data", "dta"],
+        "--data dta: no prepared data (no manifest.json)",
+    ),
+    "the other arm's model": (
+        "train_rl",
+        [*TRAIN, "--model", "runs/done/weights/step_60"],
+        "step_60 is a model of arm b, not of arm a",
+    ),
+    "evaluate the other arm's": ("evaluate", ["a", "runs/done/weights/step_60", "test"], "is a model of arm b, not of"),
+    "resume what": ("train_rl", ["--scale", "paper", "--resume", "docs"], "docs holds no command, so no run to resume"),
+    "resume where": ("train_rl", ["--resume", "/nowhere", "--scale", "paper"], "/nowhere holds no command, so no run"),
+    "resume what was moved": ("train_sft", ["--resume", "runs/moved"], "runs/moved was moved: the run was made as /"),
+    "resume another's": ("train_sft", ["--resume", "runs/foreign"], "runs/foreign/command is none of this checkout"),
+    "resume what says nothing": ("train_sft", ["--resume", "runs/bare"], "runs/bare/command is none of this checkout"),
     "resume and more": ("train_sft", ["--resume", "runs/done", "a"], "--resume takes no other argument"),
     "resume the end": ("train_sft", ["--resume", "runs/done"], "runs/done is finished; its checkpoints are in"),
     "serve a name": ("evaluate", ["--serve", "a", "gpt", "test"], "--serve takes a model folder, and gpt is none"),
@@ -96,6 +123,12 @@ def test_bad_arguments_are_refused_before_anything_is_made(untouched: Path, name
     assert (done.returncode, done.stdout) == (2, ""), done
     assert message in done.stderr
     assert entries(untouched) == before
+
+
+def test_seconds_to_wait_must_be_a_number(untouched: Path) -> None:
+    done = script("evaluate", untouched, "a", "model", "test", READY_SECONDS="2m")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "READY_SECONDS must be a number, got '2m'" in done.stderr
 
 
 def test_print_says_what_would_run_and_makes_nothing(untouched: Path) -> None:
@@ -144,7 +177,8 @@ def test_sft_records_what_it_runs(paper: Path) -> None:
     assert given == original.replace('"data/sft/arm_b"', f'"{paper}/data/mini/sft/arm_b"') != original
     manifest = json.loads((run / "manifest.json").read_text())
     assert (manifest["plan"]["stage"], manifest["plan"]["arm"], manifest["plan"]["scale"]) == ("sft", "b", "paper")
-    assert manifest["plan"]["command"] == (run / "command").read_text().rstrip("\n").replace("\n", " ")
+    about, *command = (run / "command").read_text().splitlines()
+    assert (about, " ".join(command)) == ("sft b", manifest["plan"]["command"])
     assert f"the model is {run}/weights/step_100" in done.stdout
     assert f"next: bash scripts/train_rl.sh b --scale paper --model {run}/weights/step_100" in done.stdout
 
@@ -154,7 +188,7 @@ def test_sft_records_what_it_runs(paper: Path) -> None:
 
 
 def test_rl_layers_its_configuration(paper: Path) -> None:
-    (paper / "mine.toml").write_text("[orchestrator.algo]\nalpha = 0.0\n")
+    (paper / "mine.toml").write_text('[orchestrator.algo]\nalpha = 0.0\n[wandb]\nname = "data/b"\n')
     done = train(paper, "rl", "b", "--gpus", "shared", "--config", "mine.toml", CUDA_VISIBLE_DEVICES="3,4")
     assert done.returncode == 0, done.stdout + done.stderr
     run = paper / "runs" / "one"
@@ -162,7 +196,8 @@ def test_rl_layers_its_configuration(paper: Path) -> None:
     files = [f"{run}/given/{name}" for name in ("0-arm_b_rl.toml", "1-one_gpu.toml", "2-mine.toml")]
     assert said["arguments"][:6] == ["@", files[0], "@", files[1], "@", files[2]]
     assert said["gpus"] == "3,3"
-    assert Path(files[2]).read_text() == (paper / "mine.toml").read_text()
+    assert Path(files[1]).read_text() == (paper / "configs/paper/one_gpu.toml").read_text()
+    assert Path(files[2]).read_text() == (paper / "mine.toml").read_text()  # what is not ours stays as it is
     assert Path(files[0]).read_text().count(f'data = "{paper}/data/mini"') == 2
     assert f"next: bash scripts/evaluate.sh --scale paper --serve b {run}/weights/step_100 test" in done.stdout
 
@@ -170,7 +205,7 @@ def test_rl_layers_its_configuration(paper: Path) -> None:
 def test_a_dry_run_ends_without_a_model(paper: Path) -> None:
     done = train(paper, "rl", "a", "--", "--dry-run")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"PRIME-RL's own files are in {paper}/runs/one" in done.stdout
+    assert f"PRIME-RL's own files are in {paper}/runs/one; there is no model yet" in done.stdout
     assert not (paper / "runs" / "one" / "finished").exists()
 
 
@@ -185,14 +220,8 @@ def test_a_failed_run_goes_on_from_its_newest_whole_checkpoint(paper: Path) -> N
     assert script("train_rl", paper, "--resume", "runs/one", FAIL="1").returncode == 3
     assert asked(run)["arguments"] == first  # nothing was saved: it starts over
 
-    for step, parts in ((25, 2), (9, 2), (50, 1)):  # what step 50 saved of the orchestrator did not reach the disk
-        files = (
-            f"checkpoints/step_{step}/trainer/.metadata",
-            f"run_default/checkpoints/step_{step}/orchestrator/progress.pt",
-        )
-        for file in files[:parts]:
-            (run / file).parent.mkdir(parents=True)
-            (run / file).touch()
+    for step, parts in ((25, 3), (9, 3), (50, 1), (75, 2)):  # of the last two not all reached the disk
+        give_checkpoint(run, *CHECKPOINT[:parts], step=step)
     done = script("train_sft", paper, "--resume", "runs/one")  # the run knows its stage
     assert done.returncode == 0, done.stdout + done.stderr
     assert "resuming after step 25" in done.stdout
@@ -202,12 +231,88 @@ def test_a_failed_run_goes_on_from_its_newest_whole_checkpoint(paper: Path) -> N
     assert (run / "log").read_text().count("the GPU is on fire") == 2
 
 
+CHECKPOINT = (
+    "checkpoints/step_{}/trainer/.metadata",
+    "run_default/checkpoints/step_{}/orchestrator/progress.pt",
+    "weights/step_{}/STABLE",
+)
+
+
+def give_checkpoint(run: Path, *files: str, step: int) -> None:
+    for file in files:
+        path = run / file.format(step)
+        path.parent.mkdir(parents=True)
+        path.touch()
+
+
+@pytest.mark.parametrize("file", [*CHECKPOINT[:2], "checkpoints/step_{}/trainer/__0_0.distcp"])
+def test_a_run_whose_first_checkpoint_is_half_written_starts_over(paper: Path, file: str) -> None:
+    run = paper / "runs" / "one"
+    train(paper, "rl", "a", FAIL="1")
+    first = asked(run)["arguments"]
+    give_checkpoint(run, file, step=25)
+    done = script("train_rl", paper, "--resume", "runs/one", "--scale", "paper")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{run} has no whole checkpoint to go on from: starting over" in done.stdout
+    assert asked(run)["arguments"] == first
+    (aside,) = run.glob("half_written-*")
+    assert (aside / file.format(25)).is_file()
+    assert f"what is half-written is now {aside}/" in done.stdout
+
+
+def test_a_run_is_never_resumed_after_its_last_step(paper: Path) -> None:
+    run = paper / "runs" / "one"
+    train(paper, "rl", "a", FAIL="1")
+    give_checkpoint(run, *CHECKPOINT, step=25)
+    give_checkpoint(run, *CHECKPOINT[:2], step=100)
+    done = script("train_rl", paper, "--resume", "runs/one", FAIL="1")
+    assert "resuming after step 25" in done.stdout
+    give_checkpoint(run, CHECKPOINT[2], step=100)
+    calls = (run / "log").read_text()
+    done = script("train_rl", paper, "--resume", "runs/one")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"the model is {run}/weights/step_100" in done.stdout
+    assert (run / "log").read_text() == calls
+    assert (run / "finished").exists()
+
+
+def test_a_job_that_was_submitted_is_not_finished(paper: Path) -> None:
+    run = paper / "runs" / "one"
+    done = train(paper, "rl", "a", "--", "--slurm.partition", "gpu")
+    assert "there is no model yet" in done.stdout
+    give_checkpoint(run, *CHECKPOINT, step=25)
+    done = script("train_rl", paper, "--resume", "runs/one")
+    assert "there is no model yet" in done.stdout
+    assert not (run / "finished").exists()
+
+
+def test_a_run_is_trained_by_one_at_a_time(paper: Path) -> None:
+    train(paper, "sft", "a", FAIL="1")
+    with (paper / "runs/one/.lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        done = script("train_sft", paper, "--resume", "runs/one")
+    assert done.returncode == 2
+    assert "runs/one is being trained by another process" in done.stderr
+
+
+def test_a_model_that_ends_its_turns_otherwise_is_refused(paper: Path) -> None:
+    tiny_tokenizer(eos="<|endoftext|>", prepare=False).save_pretrained(paper / "model")
+    done = train(paper, "sft", "a")
+    assert done.returncode == 1
+    assert "tokenizer: the EOS is 0, expected 2 (<|im_end|>)" in done.stdout
+    assert f"glyph make-base {paper}/model OUT" in done.stdout
+    done = evaluate(paper, "--serve", "a", "model", "test")
+    assert done.returncode == 1
+    assert "tokenizer: the EOS is 0, expected 2 (<|im_end|>)" in done.stdout
+    assert not (paper / "runs").exists()
+
+
 def test_data_are_validated_before_a_run_is_made(paper: Path) -> None:
     with (paper / "data" / "mini" / "arm_a_test.jsonl").open("a") as file:
         file.write("\n")
-    done = train(paper, "sft", "a")
-    assert done.returncode == 1
-    assert "arm_a_test.jsonl:3: no JSON object" in done.stderr
+    for done in (train(paper, "sft", "a"), evaluate(paper, "--serve", "a", "model", "test")):
+        assert done.returncode == 1
+        assert "arm_a_test.jsonl:3: no JSON object" in done.stderr
     assert not (paper / "runs").exists()
 
 
@@ -237,7 +342,7 @@ def has_stopped(log: Path) -> bool:
     return all(map(gone, started))
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_the_run_and_all_its_processes(paper: Path, sent: signal.Signals) -> None:
     options = ["a", "--scale", "paper", "--data", "data/mini", "--model", "model", "--output", "runs/one"]
     run = paper / "runs" / "one"
@@ -256,7 +361,7 @@ def test_a_signal_ends_the_run_and_all_its_processes(paper: Path, sent: signal.S
 
 @pytest.fixture
 def served(paper: Path) -> Path:
-    """With an `eval` and a `glyph` that only say what they were asked."""
+    """With an `eval` and a `glyph` that only say what they were asked; every model is fit to be served."""
     (paper / ".venv" / "bin" / "eval").write_text('#!/bin/sh\necho "asked: $*"\nexit ${EVAL:-0}\n')
     program = paper / ".venv" / "bin" / "glyph"
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{ROOT}/tests/fake_glyph.py" "$@"\n')
@@ -321,9 +426,8 @@ def test_a_server_that_is_never_ready_is_stopped(served: Path) -> None:
     assert has_stopped(served / "runs/eval/serve.log")
 
 
-def test_the_pinned_classes_take_what_the_scripts_run(served: Path, tmp_path: Path) -> None:
+def test_the_pinned_classes_take_what_the_scripts_run(served: Path, patched_prime_rl: Path) -> None:
     """The commands of every script, with each of its options, as the programs received them."""
-    write_patched(tmp_path / "prime-rl")
     commands: list[list[str]] = []
     expected: list[tuple[str, list[str]]] = []
     runs = {
@@ -348,7 +452,7 @@ def test_the_pinned_classes_take_what_the_scripts_run(served: Path, tmp_path: Pa
                 expected.append((stage, options))
     assert evaluate(served, "--serve", "a", "model", "test").returncode == 0
     serving = json.loads((served / "runs/eval/serve.log").read_text().splitlines()[0])["arguments"]
-    *trained, server = resolve(tmp_path / "prime-rl", [*commands, ["inference", *serving]])
+    *trained, server = resolve(patched_prime_rl, [*commands, ["inference", *serving]])
     assert server["model"]["name"] == f"{served}/model"
     for (stage, options), got in zip(expected, trained, strict=True):
         assert "refused" not in got, (stage, options, got)

@@ -322,9 +322,10 @@ def scripted_endpoint(checkout: Path, data: Path, split: str) -> Iterator[str]:
 
 
 def test_evaluate_at_an_endpoint_and_resume(checkout: Path, tiny_data: Path) -> None:
+    give_tiny_data(checkout, tiny_data)
     run = checkout / "runs" / "one"
     with scripted_endpoint(checkout, tiny_data, "validation") as url:
-        options = {"DATA": str(tiny_data), "OUTPUT": str(run), "BASE_URL": url}
+        options = {"DATA": "data/mini", "OUTPUT": str(run), "BASE_URL": url}
         done = script("evaluate", checkout, "b", "scripted/gold", "validation", "-n", "1", "-r", "3", **options)
         assert done.returncode == 0, done.stdout + done.stderr
         whole = read_traces(run).traces
@@ -346,10 +347,11 @@ def test_evaluate_at_an_endpoint_and_resume(checkout: Path, tiny_data: Path) -> 
 
 
 def test_evaluate_says_where_the_failure_stands(checkout: Path, tiny_data: Path) -> None:
+    give_tiny_data(checkout, tiny_data)
     run = checkout / "runs" / "one"
     with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:  # answers 501 to everything
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        options = {"DATA": str(tiny_data), "OUTPUT": str(run), "BASE_URL": f"http://127.0.0.1:{server.server_port}/v1"}
+        options = {"DATA": "data/mini", "OUTPUT": str(run), "BASE_URL": f"http://127.0.0.1:{server.server_port}/v1"}
         done = script("evaluate", checkout, "a", "m", "validation", "--no-such-option", "1", **options)
         server.shutdown()
     assert done.returncode == 1
@@ -359,9 +361,10 @@ def test_evaluate_says_where_the_failure_stands(checkout: Path, tiny_data: Path)
 
 
 def test_evaluate_says_that_nobody_answers(checkout: Path, tiny_data: Path) -> None:
+    give_tiny_data(checkout, tiny_data)
     with raw_server() as server:
         url = server.url
-    done = script("evaluate", checkout, "a", "m", "validation", DATA=str(tiny_data), OUTPUT="runs/one", BASE_URL=url)
+    done = script("evaluate", checkout, "a", "m", "validation", DATA="data/mini", OUTPUT="runs/one", BASE_URL=url)
     assert done.returncode == 1
     assert f"evaluate: nothing answers at {url}" in done.stderr
     assert not (checkout / "runs" / "one" / "traces.jsonl").exists()

@@ -1,13 +1,16 @@
 """scripts/setup.sh in a copy of the checkout, with a small repository in PRIME-RL's place and a uv that only notes."""
 
 import os
+import re
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
 
-from tests.checkouts import bare_checkout, environment, script, whole_checkout
+from tests import prime_rl_checkout
+from tests.checkouts import bare_checkout, entries, environment, script, whole_checkout
 from tests.repositories import git, repository
 
 PATCH = "diff --git a/registry.py b/registry.py\n--- a/registry.py\n+++ b/registry.py\n@@ -1 +1 @@\n-grpo\n+{}\n"
@@ -62,6 +65,7 @@ def test_the_checkout_is_the_pin_with_its_patches_and_submodules(bare: Path, sou
     give_patch(bare, "0002-new.patch", NEW_FILE)
     ran = setup(bare, source, "--no-environment")
     assert ran.returncode == 0, ran.stderr
+    assert not re.search("error|warning|fatal", ran.stderr)
     made = vendored(bare)
     assert (made / "registry.py").read_text() == "predict\n"
     assert (made / "new.py").read_text() == "added\n"
@@ -165,13 +169,15 @@ def test_submodules_that_the_source_lacks_are_named(bare: Path, source: Path) ->
     ran = setup(bare, source, "--no-environment")
     assert ran.returncode == 0
     assert f"as {source} lacks them: the submodules deps/renderers" in ran.stdout
-    git(source, "submodule", "update", "--init", "deps/renderers")
     assert setup(bare, source, "--no-environment").returncode == 0
-    assert (vendored(bare) / "deps" / "renderers" / "part.py").read_text() == "renderers\n"
+    assert setup(bare, source, "--check", "--no-environment").returncode == 0
+    ran = setup(bare, source, "--check")
+    assert ran.returncode == 1
+    assert "lacks the submodule deps/renderers, which the environment needs" in ran.stderr
 
 
-def test_a_submodule_whose_cloning_failed_is_cloned_anew(bare: Path, source: Path) -> None:
-    """The source's renderers lack the commit that the pin names; git leaves a clone of them behind."""
+def test_a_submodule_that_cannot_be_cloned_leaves_no_checkout(bare: Path, source: Path) -> None:
+    """The source's renderers lack the commit that the pin names."""
     git(source, "submodule", "deinit", "--force", "deps/renderers")
     (source / "deps" / "renderers").rmdir()
     empty = repository(source / "deps" / "renderers", {"other.py": "other\n"})
@@ -179,6 +185,7 @@ def test_a_submodule_whose_cloning_failed_is_cloned_anew(bare: Path, source: Pat
     assert ran.returncode == 1
     assert f"setup: failed: cloning deps/renderers from {source}" in ran.stderr
     assert f"git -C {source} submodule update --init -- deps/renderers" in ran.stderr
+    assert os.listdir(bare / ".vendor") == [".lock"]
     shutil.rmtree(empty)
     git(source, "submodule", "update", "--init", "deps/renderers")
     assert setup(bare, source, "--no-environment").returncode == 0
@@ -199,6 +206,7 @@ def test_a_submodule_at_a_commit_of_ones_own_is_refused_and_kept(bare: Path, sou
 BAD = {
     "an unknown option": (["--fast"], {}, "setup: unknown argument --fast"),
     "no environment of what": (["--no-environment"], {}, "setup: --no-environment goes with --prime-rl"),
+    "check of what": (["--check"], {}, "setup: --check goes with --prime-rl"),
     "no checkout": (["--prime-rl"], {"PRIME_RL_SOURCE": "/nowhere"}, "PRIME_RL_SOURCE=/nowhere is no git checkout"),
 }
 
@@ -225,7 +233,7 @@ case "$1" in
     ;;
 esac
 """
-NOTING_PYTHON = '#!/bin/sh\n[ "$1" != - ] || { cat > /dev/null; [ ! -e %s ] || echo "typer>=0.16"; }\n'
+NOTING_PYTHON = '#!/bin/sh\necho "$2" > %s; [ ! -e %s ] || { echo "no module named typer" >&2; exit 1; }\n'
 
 
 class Uv:
@@ -234,7 +242,8 @@ class Uv:
     def __init__(self, folder: Path, version: str = "0.11.1") -> None:
         folder.mkdir()
         self.folder = folder
-        for name, text in (("uv", NOTING_UV.format(version=version)), ("python", NOTING_PYTHON % (folder / "lacking"))):
+        python = NOTING_PYTHON % (folder / "imported", folder / "lacking")
+        for name, text in (("uv", NOTING_UV.format(version=version)), ("python", python)):
             (folder / name).write_text(text)
             (folder / name).chmod(0o755)
 
@@ -254,18 +263,53 @@ def whole(tmp_path: Path, source: Path) -> Path:
 
 
 def test_the_environment_is_the_pins_own_with_this_package_in_it(whole: Path, source: Path, uv: Uv) -> None:
-    (uv.folder / "lacking").touch()
     ran = setup(whole, source, UV=str(uv.folder / "uv"))
     assert ran.returncode == 0, ran.stderr
     python = ".vendor/prime-rl/.venv/bin/python"
     assert uv.calls() == [
         "sync --project .vendor/prime-rl --frozen --no-dev --extra flash-attn --python 3.12",
         f"pip install --quiet --python {python} --no-deps --editable .",
-        f"pip install --quiet --python {python} typer>=0.16",
     ]
     assert "glyph doctor" in ran.stdout
     assert setup(whole, source, UV=str(uv.folder / "uv")).returncode == 0
-    assert len(uv.calls()) == 3
+    assert len(uv.calls()) == 2
+
+
+def test_every_requirement_of_this_package_is_imported_there(whole: Path, source: Path, uv: Uv) -> None:
+    (uv.folder / "lacking").touch()
+    ran = setup(whole, source, UV=str(uv.folder / "uv"))
+    assert ran.returncode == 1
+    assert "setup: failed: importing it and its requirements there" in ran.stderr
+    imported = (uv.folder / "imported").read_text().replace(",", " ").split()
+    project = tomllib.loads((whole / "pyproject.toml").read_text())["project"]
+    assert {re.split("[<>=]", each)[0] for each in project["dependencies"]} <= set(imported)
+
+
+def test_every_requirement_of_this_package_is_in_the_pins_lock_file(patched_prime_rl: Path) -> None:
+    locked = tomllib.loads((patched_prime_rl / "uv.lock").read_text())["package"]
+    project = tomllib.loads((prime_rl_checkout.ROOT / "pyproject.toml").read_text())["project"]
+    names = {re.split("[<>=]", each)[0].replace("_", "-") for each in project["dependencies"]}
+    assert names <= {each["name"] for each in locked}
+
+
+def test_check_says_what_is_not_as_it_should_be_and_changes_nothing(whole: Path, source: Path, uv: Uv) -> None:
+    def check() -> tuple[int, str]:
+        before = entries(whole)
+        ran = setup(whole, source, "--check")
+        assert entries(whole) == before
+        return ran.returncode, ran.stdout + ran.stderr
+
+    assert check() == (1, "setup: no checkout in .vendor/prime-rl\n       bash scripts/setup.sh --prime-rl\n")
+    setup(whole, source, "--no-environment")
+    assert check()[1].startswith("setup: .vendor/prime-rl has no environment")
+    setup(whole, source, UV=str(uv.folder / "uv"))
+    assert check() == (0, f".vendor/prime-rl is PRIME-RL {git(source, 'rev-parse', 'HEAD')[:12]} with our patches\n")
+    (vendored(whole) / "registry.py").write_text("mine\n")
+    assert "has been edited, and edits are not overwritten: registry.py" in check()[1]
+    (vendored(whole) / "registry.py").write_text("predict\n")
+    give_patch(whole, "0002-new.patch", NEW_FILE)
+    assert "has not the patches of patches/prime_rl as they are now" in check()[1]
+    assert not (vendored(whole) / "new.py").exists()
 
 
 def test_an_environment_that_failed_is_taken_up_again(whole: Path, source: Path, uv: Uv) -> None:
@@ -284,6 +328,7 @@ def test_the_environment_needs_the_submodules(whole: Path, source: Path, uv: Uv)
     ran = setup(whole, source, UV=str(uv.folder / "uv"))
     assert ran.returncode == 1
     assert "lacks the submodules deps/verifiers, which the environment needs" in ran.stderr
+    assert os.listdir(whole / ".vendor") == [".lock"]
     assert not (uv.folder / "calls").exists()
 
 
@@ -311,11 +356,9 @@ def test_two_at_once_do_not_meet(bare: Path, source: Path) -> None:
 
 
 def test_the_real_prime_rl_takes_our_patches(tmp_path: Path) -> None:
-    real = os.environ.get("PRIME_RL_SOURCE")
-    if not real:
-        pytest.skip("no checkout of PRIME-RL: set PRIME_RL_SOURCE")
+    real = prime_rl_checkout.source()
     checkout = bare_checkout(tmp_path / "checkout")
-    ran = setup(checkout, Path(real), "--no-environment")
+    ran = setup(checkout, real, "--no-environment")
     assert ran.returncode == 0, ran.stderr
     for patch in sorted((checkout / "patches" / "prime_rl").glob("*.patch"), reverse=True):
         git(vendored(checkout), "apply", "--reverse", str(patch))

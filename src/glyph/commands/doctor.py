@@ -20,6 +20,7 @@ def doctor(
     ] = None,
     model: Annotated[Path | None, typer.Option(help="the start model's folder, from glyph make-base")] = None,
     data: Annotated[Path, typer.Option(help="the prepared data folder")] = Path("data"),
+    steps: Annotated[int, typer.Option(min=0, help="also train so many steps of SFT, on the first GPU; 2 will do")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON on stdout and nothing else there")] = False,
 ) -> None:
     """Check GPUs, disk, pins, patches, data, model, sandbox and configs; exit 1 if anything is missing."""
@@ -29,7 +30,7 @@ def doctor(
         if not path.is_file():
             fail(f"glyph doctor: --config {path}: no such file")
     findings = []
-    for finding in examine(Machine(tuple(config) if config else PAPER, model, data)):
+    for finding in examine(Machine(tuple(config) if config else PAPER, model, data, steps=steps)):
         findings.append(finding)
         if not as_json:
             say(f"{'ok' if finding.ok else 'MISSING':>7}  {finding.name:<9}  {finding.found}")

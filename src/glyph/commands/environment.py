@@ -9,6 +9,7 @@ import typer
 from glyph.commands.console import fail, say
 from glyph.executor import LEVELS
 from glyph.executor.cases import load_cases, run_cases
+from glyph.protocol import Arm
 
 
 def register(app: typer.Typer) -> None:
@@ -64,22 +65,37 @@ def serve(
 
 def parity(
     model: Annotated[str, typer.Argument(help="a model folder or hub id: only its tokenizer is loaded")],
+    as_saved: Annotated[
+        bool, typer.Option("--as-saved", help="a folder as its files are: EOS, template and PRIME-RL's renderer too")
+    ] = False,
 ) -> None:
     """Check that chat template, renderer and incremental prompts give the same ids over a two-recovery rollout."""
-    from glyph.chat import ParityError, TokenizerError, check_parity
-    from glyph.local.inference.loading import load_tokenizer
-    from glyph.protocol import Arm
-    from glyph.tasks.demonstrations import sample_conversation
+    from glyph.chat import ParityError, TokenizerError
 
     try:
-        tokenizer = load_tokenizer(model)
-        for arm in Arm:
-            messages = sample_conversation(arm)
-            compared = check_parity(tokenizer, messages)
-            say(f"arm {arm.value}: {len(messages)} messages, {compared} tokens: the same ids on every path")
+        compared = _saved_parity(Path(model)) if as_saved else _loaded_parity(model)
     except ParityError as error:
         print(error)
         raise typer.Exit(1) from None
     except (TokenizerError, ValueError, OSError) as error:
         fail(f"glyph parity: {error}")
-    say(f"next: glyph serve {model}")
+    for arm, tokens in compared.items():
+        say(f"arm {arm.value}: {tokens} tokens: the same ids on every path")
+    if not as_saved:
+        say(f"next: glyph serve {model}")
+
+
+def _saved_parity(model: Path) -> dict[Arm, int]:
+    from glyph.local.base_folder import check_saved
+
+    return check_saved(model)
+
+
+def _loaded_parity(model: str) -> dict[Arm, int]:
+    """As our engine and server load it, which set template and EOS themselves where they may."""
+    from glyph.chat import check_parity
+    from glyph.local.inference.loading import load_tokenizer
+    from glyph.tasks.demonstrations import sample_conversation
+
+    tokenizer = load_tokenizer(model)
+    return {arm: check_parity(tokenizer, sample_conversation(arm)) for arm in Arm}

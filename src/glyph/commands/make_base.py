@@ -33,4 +33,4 @@ def make_base(
     for part, facts in record["before"].items():
         say(f"{part}: EOS {facts['eos_token_id']} → {record['after'][part]['eos_token_id']}")
     say(f"wrote {output} (what was changed, and digests: {output / base_folder.RECORD})")
-    say(f"next: glyph parity {output}; bash scripts/train_sft.sh a --scale paper --model {output}")
+    say(f"next: glyph parity {output} --as-saved; bash scripts/train_sft.sh a --scale paper --model {output}")

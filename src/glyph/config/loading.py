@@ -24,7 +24,7 @@ ROOTS: dict[str, type[SftConfig] | type[RlConfig]] = {"sft": SftConfig, "rl": Rl
 IDENTITY = ("stage", "scale", "arm")
 """The keys that the command chooses; a file may repeat them but not change them."""
 PAPER_SCALE = (
-    "the paper scale (Qwen3-4B on two large GPUs) is trained by PRIME-RL, with configs/paper: bash"
+    "The paper scale (Qwen3-4B on two large GPUs) is trained by PRIME-RL, with configs/paper: bash"
     " scripts/train_sft.sh and train_rl.sh with --scale paper; the scales of the embedded engine are mini and small"
 )
 NO_MODEL = "model is missing: give --model a folder or a hub id; RL starts from the arm's SFT checkpoint"

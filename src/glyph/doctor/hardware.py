@@ -10,7 +10,7 @@ import subprocess
 from dataclasses import dataclass
 from typing import Any
 
-from glyph.doctor.machine import Machine, Missing, is_rl
+from glyph.doctor.machine import Machine, Missing, is_rl, read_toml
 
 GIGABYTE = 1e9
 PAPER_PARAMETERS = 4_022_468_096  # Qwen3-4B-Base, embeddings counted once
@@ -18,30 +18,13 @@ WEIGHT_BYTES, STATE_BYTES, TRAINING_BYTES = 2, 12, 16
 """Bytes of a parameter: as saved (bfloat16); in a trainer checkpoint (float32 weight, two moments); in training, where
 its gradient comes on top."""
 VLLM_PORT = 8000
-LOWEST_DRIVER = 525  # the first that runs CUDA 12, by minor-version compatibility
-
-
-def gpus(machine: Machine) -> str:
-    """Enough GPUs for the configs, each with room for the trainer, and a driver for CUDA 12."""
-    visible = _visible_gpus()
-    found = ", ".join(f"{gpu.name} {gpu.gigabytes:.0f} GB, driver {gpu.driver}" for gpu in visible) or "none visible"
-    needed = max(map(_gpus_of, machine.settings.values()))
-    if len(visible) < needed:
-        shared = "or both parts on one: bash scripts/train_rl.sh ARM --scale paper --gpus shared"
-        raise Missing(f"{len(visible)} of {needed} GPUs: {found}", f"a machine with more GPUs, {shared}")
-    parameters = parameters_of(machine)
-    least = parameters * TRAINING_BYTES / GIGABYTE
-    if any(gpu.gigabytes < least for gpu in visible[:needed]):
-        arithmetic = f"{parameters:.3g} parameters × {TRAINING_BYTES} bytes = {least:.0f} GB"
-        raise Missing(f"{found}; the trainer takes {arithmetic}", "larger GPUs, or a smaller model: --model")
-    if any(gpu.major_driver < LOWEST_DRIVER for gpu in visible):
-        raise Missing(f"{found}; CUDA 12 needs {LOWEST_DRIVER} or newer", "install a newer driver")
-    return found
+LOWEST_DRIVER = 575  # that of CUDA 12.9, for which the vLLM in PRIME-RL's lock file is built
 
 
 @dataclass(frozen=True)
 class _Gpu:
     index: str
+    uuid: str
     name: str
     gigabytes: float
     driver: str
@@ -50,24 +33,66 @@ class _Gpu:
     def major_driver(self) -> int:
         return int(self.driver.partition(".")[0])
 
+    def is_named(self, entry: str) -> bool:
+        """By its index, or by its UUID, of which the beginning is enough."""
+        return entry == self.index or (entry.startswith("GPU-") and self.uuid.startswith(entry))
 
-def _visible_gpus() -> list[_Gpu]:
+
+def gpus(machine: Machine) -> str:
+    """Enough GPUs for the configs, each with room for what it is named for, and a driver for CUDA 12.9."""
+    visible = visible_gpus()
+    found = ", ".join(f"{gpu.name} {gpu.gigabytes:.0f} GB, driver {gpu.driver}" for gpu in visible) or "none visible"
+    needed = max(map(_gpus_of, machine.settings.values()))
+    if len(visible) < needed:
+        shared = "or both parts on one: bash scripts/train_rl.sh ARM --scale paper --gpus shared"
+        raise Missing(f"{len(visible)} of {needed} GPUs: {found}", f"a machine with more GPUs, {shared}")
+    used = visible[:needed]
+    for gpu in used:
+        least, arithmetic = _memory_of(machine, shared=used.count(gpu) > 1)
+        if gpu.gigabytes < least:
+            raise Missing(f"{found}; {arithmetic} = {least:.0f} GB", "larger GPUs, or a smaller model: --model")
+    if any(gpu.major_driver < LOWEST_DRIVER for gpu in visible):
+        raise Missing(f"{found}; CUDA 12.9 needs driver {LOWEST_DRIVER} or newer", "install a newer driver")
+    return found
+
+
+def _memory_of(machine: Machine, shared: bool) -> tuple[float, str]:
+    """Gigabytes that one GPU needs, and how they come about: those of the trainer, with vLLM's where they share it."""
+    parameters = parameters_of(machine)
+    trainer = f"the trainer takes {parameters:.3g} parameters × {TRAINING_BYTES} bytes"
+    if not shared:
+        return parameters * TRAINING_BYTES / GIGABYTE, trainer
+    overlay = read_toml(machine.root / "configs" / "paper" / "one_gpu.toml")
+    cache = overlay["inference"]["vllm_extra"]["kv_cache_memory_bytes"]
+    vllm = f"vLLM × {WEIGHT_BYTES} bytes and {cache / GIGABYTE:.1f} GB of cache, on the same GPU"
+    return (parameters * (TRAINING_BYTES + WEIGHT_BYTES) + cache) / GIGABYTE, f"{trainer}, {vllm}"
+
+
+def visible_gpus() -> list[_Gpu]:
     """Those that CUDA_VISIBLE_DEVICES names, one named twice twice; all of them without it. Raises: Missing."""
     program = shutil.which("nvidia-smi")
     if not program:
         raise Missing("no nvidia-smi, so no NVIDIA GPU", "a machine with GPUs; docs/engine.md needs none")
-    query = [program, "--query-gpu=index,name,memory.total,driver_version", "--format=csv,noheader,nounits"]
+    query = [program, "--query-gpu=index,uuid,name,memory.total,driver_version", "--format=csv,noheader,nounits"]
     ran = subprocess.run(query, capture_output=True, text=True, timeout=60)
     if ran.returncode:
         raise Missing(f"nvidia-smi: {(ran.stderr or ran.stdout).strip()}", "install the driver, or restart the machine")
     there = []
     for line in ran.stdout.splitlines():
-        index, name, mebibytes, driver = (cell.strip() for cell in line.split(","))
-        there.append(_Gpu(index, name, int(mebibytes) * 2**20 / GIGABYTE, driver))
+        index, uuid, name, mebibytes, driver = (cell.strip() for cell in line.split(","))
+        there.append(_Gpu(index, uuid, name, int(mebibytes) * 2**20 / GIGABYTE, driver))
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return (
-        there if named is None else [gpu for index in named.split(",") for gpu in there if gpu.index == index.strip()]
-    )
+    return there if named is None else [_named(entry.strip(), there) for entry in named.split(",") if entry.strip()]
+
+
+def _named(entry: str, there: list[_Gpu]) -> _Gpu:
+    found = next((gpu for gpu in there if gpu.is_named(entry)), None)
+    if found is None:
+        names = ", ".join(gpu.index for gpu in there) or "none"
+        raise Missing(
+            f"CUDA_VISIBLE_DEVICES names {entry}; nvidia-smi lists {names}", "export CUDA_VISIBLE_DEVICES=0,1"
+        )
+    return found
 
 
 def _gpus_of(config: dict[str, Any]) -> int:

@@ -1,5 +1,6 @@
 """What a check looks at, and what it says."""
 
+import os
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +15,16 @@ SETUP = "bash scripts/setup.sh --prime-rl"
 
 @dataclass(frozen=True)
 class Machine:
-    """What is looked at: the repository, PRIME-RL's configs that are to run, the start model, the prepared data."""
+    """What is looked at: the repository, PRIME-RL's configs that are to run, the start model, the prepared data.
+
+    `steps` is how many steps of SFT are tried; 0: none.
+    """
 
     configs: tuple[Path, ...] = PAPER
     model: Path | None = None
     data: Path = Path("data")
     root: Path = ROOT
+    steps: int = 0
 
     @property
     def prime_rl(self) -> Path:
@@ -27,6 +32,11 @@ class Machine:
 
     def program(self, name: str) -> Path:
         return self.prime_rl / ".venv" / "bin" / name
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The environment of PRIME-RL's programs, which start each other by name."""
+        return {**os.environ, "PATH": f"{self.program('').resolve()}{os.pathsep}{os.environ['PATH']}"}
 
     @property
     def settings(self) -> dict[str, dict[str, Any]]:

@@ -17,13 +17,15 @@ from typing import Any
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from glyph.chat import chat_template, prepare_tokenizer
+from glyph.chat import ParityError, chat_template, check_parity, prepare_tokenizer
 from glyph.local.runs.model_folder import sha256
+from glyph.protocol import Arm
+from glyph.tasks.demonstrations import sample_conversation
 from glyph.versions import manifest
 
 RECORD = "glyph_base.json"
 CONFIGS = ("config.json", "generation_config.json")
-CARRIED = ("*.safetensors", "*.safetensors.index.json", "LICENSE*", "NOTICE*", "*.py")
+CARRIED = ("*.safetensors", "*.safetensors.index.json", "LICENSE*", "NOTICE*")
 """What is taken over as it is; the tokenizer's files are written anew, and weights of other formats stay behind."""
 
 Row = dict[str, Any]
@@ -125,6 +127,24 @@ def _record(model: Path, folder: Path, before: Row, tokenizer: PreTrainedTokeniz
     record = manifest(made_from=str(model), before=before, after=after, sha256=files)
     (folder / RECORD).write_text(json.dumps(record, indent=2) + "\n")
     return record
+
+
+def check_saved(folder: Path) -> dict[Arm, int]:
+    """Prove that PRIME-RL and vLLM can use a model folder as it is saved; returns how many tokens agreed on every path.
+
+    Nothing is set in memory: one EOS and our template in the files, then the tokenizer as Transformers loads it and the
+    renderer of configs/paper.
+
+    Raises:
+        ParityError: an EOS or the template is another one, or two paths give different ids.
+        ValueError: the folder has no tokenizer, or no config.json.
+    """
+    from renderers import DefaultRendererConfig
+
+    if faults := list(eos_faults(folder)):
+        raise ParityError(f"{folder}: {'; '.join(faults)}; a folder without these: glyph make-base {folder} OUT")
+    tokenizer = _load_tokenizer(folder)
+    return {arm: check_parity(tokenizer, sample_conversation(arm), DefaultRendererConfig()) for arm in Arm}
 
 
 def eos_faults(folder: Path) -> Iterator[str]:
