@@ -2,9 +2,10 @@
 
 GROUP=""
 
-start_group() { # COMMAND...: in a process group of its own, GROUP, that answers to signals as in a terminal
+start_group() { # COMMAND...: in a process group of its own, GROUP, that answers to signals as in a terminal,
+  # also where this script was started with some of them ignored (nohup, a background job of another script)
   set -m
-  "$@" < /dev/null &
+  env --default-signal=HUP,INT,TERM "$@" < /dev/null &
   GROUP=$!
   set +m
 }

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -342,17 +343,38 @@ def has_stopped(log: Path) -> bool:
     return all(map(gone, started))
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_ends_the_run_and_all_its_processes(paper: Path, sent: signal.Signals) -> None:
+SENT = {
+    "Ctrl-C": (signal.SIGINT, ()),
+    "a kill": (signal.SIGTERM, ()),
+    "a closed terminal": (signal.SIGHUP, ()),
+    "a kill under nohup": (signal.SIGTERM, (signal.SIGHUP, signal.SIGINT)),  # as a background job of a script has it
+}
+
+
+@pytest.mark.parametrize(("sent", "ignored"), SENT.values(), ids=SENT)
+def test_a_signal_ends_the_run_and_all_its_processes(
+    paper: Path, sent: signal.Signals, ignored: tuple[signal.Signals, ...]
+) -> None:
+    def set_signals() -> None:  # whatever the tests themselves were started with
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN if number in ignored else signal.SIG_DFL)
+
     options = ["a", "--scale", "paper", "--data", "data/mini", "--model", "model", "--output", "runs/one"]
     run = paper / "runs" / "one"
-    with subprocess.Popen(
+    started = subprocess.Popen(
         ["bash", "scripts/train_sft.sh", *options],
         cwd=paper, env=environment(paper, HANG="1"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    ) as started:  # fmt: skip
+        preexec_fn=set_signals,
+    )  # fmt: skip
+    try:
         until(lambda: len(pids(run / "log")) == 2)
         os.kill(started.pid, sent)
         said, _ = started.communicate(timeout=60)
+    finally:
+        started.kill()
+        for pid in pids(run / "log"):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
     assert started.returncode == 1
     assert "interrupted" in said
     assert "sft ended with exit status 1; go on: bash scripts/train_sft.sh --resume" in said
