@@ -13,14 +13,14 @@ from typing import Annotated, Any
 
 import typer
 
-from benchmarks import environment, published
+from benchmarks import environment, one_gpu, published
 from benchmarks.engine import tables
 from glyph.commands.console import say
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES: dict[str, dict[str, Callable[[dict[str, Any]], str]]] = {
     "performance.md": {"environment": environment.render, "engine_cpu": tables.render, "engine_gpu": tables.render},
-    "reproduction.md": {"published": published.render},
+    "reproduction.md": {"published": published.render, "prime_rl_one_gpu": one_gpu.render},
 }
 """The parts of each page in docs/, and what renders them."""
 PART = re.compile(r"<!-- (\w+) -->\n(.*?)<!-- end -->", re.DOTALL)

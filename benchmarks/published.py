@@ -6,6 +6,8 @@ docs/figures/published.json (its `source` says where they are from) → `render`
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from benchmarks.markdown import table
+
 Figures = dict[str, Any]
 SEEDS = ("42", "43")
 STEPS = ("25", "50", "75", "100")
@@ -22,13 +24,8 @@ def render(figures: Figures) -> str:
     return "\n\n".join(part(figures) for part in parts)
 
 
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [f"| {' | '.join(header)} |", f"|---|{'---:|' * (len(header) - 1)}"]
-    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
-
-
 def _titled(title: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    return f"**Theirs: {title}**\n\n{_table(header, rows)}"
+    return f"**Theirs: {title}**\n\n{table(header, rows)}"
 
 
 def _pass_at_1(figures: Figures) -> str:

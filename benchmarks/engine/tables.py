@@ -1,7 +1,8 @@
 """The figures of one run of the benchmark as markdown, which `benchmarks.document` puts into docs/performance.md."""
 
-from collections.abc import Iterable, Sequence
 from typing import Any
+
+from benchmarks.markdown import table
 
 Figures = dict[str, Any]
 ARMS = ("a", "b")
@@ -16,11 +17,6 @@ LABELS = {
 def render(figures: Figures) -> str:
     parts = [_machine, _step, _rollouts, _generation, _trainer, _labels, _context, _others]
     return "\n\n".join(part(figures) for part in parts)
-
-
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [f"| {' | '.join(header)} |", f"|---|{'---:|' * (len(header) - 1)}"]
-    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
 
 
 def _n(value: float, digits: int = 0) -> str:
@@ -64,7 +60,7 @@ def _step(figures: Figures) -> str:
         for arm in ARMS
     ]
     header = [f"a step of {step['rollouts']} rollouts, s (share)", "generation", "environment", "training", "other"]
-    return _table(
+    return table(
         [*header, "all, s", "tokens generated", "tokens trained on"],
         [*rows, ["B / A", "", "", "", "", _x(step["total_b_over_a"]), "", ""]],
     )
@@ -78,7 +74,7 @@ def _rollouts(figures: Figures) -> str:
         for n, step in of["steps"].items()
     ]
     header = [f"rollouts a step, Arm {of['arm'].upper()}", "generation, s", "environment, s", "training, s", "all, s"]
-    return _table([*header, "ms a rollout", "tokens generated"], rows)
+    return table([*header, "ms a rollout", "tokens generated"], rows)
 
 
 def _generation(figures: Figures) -> str:
@@ -93,7 +89,7 @@ def _generation(figures: Figures) -> str:
         ]
         for name, each in of["prompts"].items()
     ]
-    return _table([*header, "engine, tokens/s", "`model.generate`, tokens/s", "ratio"], rows)
+    return table([*header, "engine, tokens/s", "`model.generate`, tokens/s", "ratio"], rows)
 
 
 def _trainer(figures: Figures) -> str:
@@ -101,11 +97,11 @@ def _trainer(figures: Figures) -> str:
     header = [f"a training step on {of['rollouts']} rollouts of Arm A, {_n(of['tokens'])} tokens", "tokens/s", "ratio"]
     rows = [["engine", _n(of["engine_tokens_per_second"]), ""]]
     if trl is None:
-        return _table(header, [*rows, ["TRL's GRPO trainer", "not installed", ""]])
+        return table(header, [*rows, ["TRL's GRPO trainer", "not installed", ""]])
     packages = trl["versions"]
     name = f"TRL {packages['trl']}, torch {packages['torch']}, transformers {packages['transformers']}"
     rows = [["engine", _n(trl["engine_tokens_per_second"]), _x(trl["ratio"])]]
-    return _table(header, [*rows, [name, _n(trl["tokens_per_second"]), "1"]])
+    return table(header, [*rows, [name, _n(trl["tokens_per_second"]), "1"]])
 
 
 def _labels(figures: Figures) -> str:
@@ -126,7 +122,7 @@ def _labels(figures: Figures) -> str:
     header = [
         f"a training step on the rollouts of an arm (B: {of['rollouts']}, {of['labels']} labels; A: {of['rollouts_a']})"
     ]
-    return _table([*header, "tokens", "over without", "with padding", "s", "over without", "over Arm A"], rows)
+    return table([*header, "tokens", "over without", "with padding", "s", "over without", "over Arm A"], rows)
 
 
 def _context(figures: Figures) -> str:
@@ -142,7 +138,7 @@ def _context(figures: Figures) -> str:
         for length, each in of["lengths"].items()
     ]
     header = [f"tokens a rollout, {of['rollouts']} rollouts", "generation, s", "tokens/s", "training, s", "tokens/s"]
-    return _table(header, rows)
+    return table(header, rows)
 
 
 def _others(figures: Figures) -> str:
@@ -154,4 +150,4 @@ def _others(figures: Figures) -> str:
     ]
     if memory := figures["machine"].get("peak_memory_gib"):
         rows.append(["memory of the GPU at its peak, everything of this benchmark loaded", f"{memory:.0f} GiB"])
-    return _table(["beside these", ""], rows)
+    return table(["beside these", ""], rows)
