@@ -57,6 +57,14 @@ def with_config(machine: Machine, text: str) -> Machine:
     return machine
 
 
+def test_each_environment_of_the_configs_must_find_its_tasks(machine: Machine) -> None:
+    env = '[[orchestrator.train.env]]\ntaskset = { id = "glyph", arm = "b", split = "%s" }\n'
+    assert environment.tasks(with_config(machine, env % "train")) == "2 of arm b's train"
+    with pytest.raises(Missing, match=r"rl\.toml, split rl: "):
+        environment.tasks(with_config(machine, env % "rl"))
+    assert environment.tasks(with_config(machine, RL)).startswith("no environment")
+
+
 def with_model(machine: Machine, folder: Path) -> Machine:
     return Machine(machine.configs, folder, machine.data, machine.root)
 

@@ -19,6 +19,7 @@ CHECKS: tuple[Callable[[Machine], str], ...] = (
     hardware.disk,
     hardware.port,
     environment.data,
+    environment.tasks,
     environment.model,
     environment.executor,
     environment.episodes,

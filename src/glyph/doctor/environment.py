@@ -26,6 +26,27 @@ def data(machine: Machine) -> str:
     return f"{read.manifest.get('task_set')}: {tasks} tasks, {traces} traces (python -m data.validate executes them)"
 
 
+def tasks(machine: Machine) -> str:
+    """Each environment of the configs finds its tasks; without them PRIME-RL waits for its environment server forever."""
+    from pydantic import ValidationError
+
+    from glyph.taskset import GlyphTaskset, GlyphTasksetConfig
+
+    found = []
+    for name, settings in machine.settings.items():
+        orchestrator = settings.get("orchestrator", {})
+        envs = [*orchestrator.get("train", {}).get("env", []), *orchestrator.get("eval", {}).get("env", [])]
+        for taskset in (env["taskset"] for env in envs if env.get("taskset", {}).get("id") == "glyph"):
+            try:
+                rows = GlyphTaskset(GlyphTasksetConfig(**{**taskset, "data": machine.data})).load()
+            except (ValidationError, ValueError) as error:
+                raise Missing(
+                    f"{name}, split {taskset.get('split')}: {error}", f"mend {name} or {machine.data}"
+                ) from error
+            found.append(f"{len(rows)} of arm {taskset.get('arm', 'a')}'s {taskset.get('split')}")
+    return ", ".join(found) or "no environment of ours in the configs"
+
+
 def model(machine: Machine) -> str:
     """The start model ends its turns with `<|im_end|>` everywhere, and template, renderer and prompts agree."""
     from glyph.local.base_folder import check_saved
