@@ -27,7 +27,7 @@ def data(machine: Machine) -> str:
 
 
 def tasks(machine: Machine) -> str:
-    """Each environment of the configs finds its tasks; without them PRIME-RL waits for its environment server forever."""
+    """Each environment of the configs finds its tasks; without them PRIME-RL waits for its server forever."""
     from pydantic import ValidationError
 
     from glyph.taskset import GlyphTaskset, GlyphTasksetConfig
