@@ -214,7 +214,7 @@ def test_what_a_variant_cannot_be_is_refused(folder: Path) -> None:
     Rules(Arm.REACTIVE, parse_variant("my_fields:PLAIN"))
     with pytest.raises(ValueError, match="one of your own must keep the DECISION line"):
         parse_variant("my_fields:BLIND")
-    with pytest.raises(ValueError, match="demonstrations are of standard or of detailed_prediction alone"):
+    with pytest.raises(ValueError, match="demonstrations are of standard, ungated or detailed_prediction"):
         plan("mini", None, lambda source, tests: judge("good"), variant=parse_variant("my_variants:REVISE_ONCE"))
 
 
