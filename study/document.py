@@ -13,7 +13,7 @@ import typer
 
 from benchmarks.document import PART, shown
 from glyph.commands.console import fail, say
-from study import tables
+from study import behaviour, tables
 from study.matrix import load_matrix
 from study.results import read_results
 
@@ -28,9 +28,9 @@ def parts(results: Path = tables.SMALL) -> dict[str, str]:
         "runs": tables.runs(found),
         "passes": tables.passes(found, matrix) if found.entries else "",
         **{of.name: tables.question(found, of) for of in matrix.question},
-        "predictions": tables.predictions(found, matrix),
-        "decisions": tables.decisions(found, matrix),
-        "costs": tables.costs(found, matrix),
+        "predictions": behaviour.predictions(found, matrix),
+        "decisions": behaviour.decisions(found, matrix),
+        "costs": behaviour.costs(found, matrix),
     }
 
 

@@ -53,6 +53,11 @@ class Entry:
     def manifest(self) -> dict[str, Any]:
         return dict(json.loads((self.folder / "manifest.json").read_text("utf-8")))
 
+    @property
+    def resumed(self) -> int:
+        """How often a training run was interrupted and went on."""
+        return len(self.manifest["sessions"]) - 1
+
     @cached_property
     def rollouts(self) -> tuple[Rollout, ...]:
         """Of an evaluation under the protocol."""

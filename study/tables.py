@@ -1,19 +1,22 @@
-"""The tables of docs/results.md, as Markdown, from the published folders alone.
+"""The tables of docs/results.md, as Markdown, from the published folders alone: what was run, and who beats whom.
+
+What the models predict, decide and spend is behaviour.py.
 
 Differences are second minus first, paired by task. A row of one seed has the exact McNemar p, Holm's over the rows of
 its question, and a paired bootstrap interval over tasks; the row of several seeds pairs the tasks' shares over them.
+A pair is compared at the last step that all its seeds have, and beside it, outside the family, each seed at its last.
 Figures of the published study stand beside ours where there are any, always marked as theirs.
 """
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from glyph.evaluation.compare import Comparison, compare
-from glyph.evaluation.predicates import Rollout
+from glyph.evaluation.predicates import Rollout, is_solved
 from glyph.evaluation.seeds import seed_mean
 from glyph.evaluation.statistics import holm
 from glyph.evaluation.traces import read_traces
@@ -35,7 +38,6 @@ CAPTION = (
     "Qwen2.5-Coder-0.5B-Instruct, **weights: a 4-bit quantisation, dequantised**; MBPP test tasks, greedy. "
     "value [95% interval] n; intervals: Wilson, † bootstrap over tasks, ‡ Wilson with one trial a task, § t over seeds."
 )
-CLASSES = (Label.PASS, Label.ASSERTION_FAILURE, Label.RUNTIME_ERROR)
 Cells = Sequence[str]
 
 
@@ -44,9 +46,10 @@ def markdown(headings: Cells, rows: Iterable[Cells]) -> str:
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
 
 
-def captioned(headings: Cells, rows: Sequence[Cells]) -> str:
-    """A table with what its model is; nothing without a row."""
-    return f"{markdown(headings, rows)}\n\n{CAPTION}" if rows else ""
+def captioned(headings: Cells, rows: Sequence[Cells], *below: str) -> str:
+    """A table, what stands below it (notes, a second table; none where empty), what its model is; nothing without a
+    row."""
+    return "\n\n".join([markdown(headings, rows), *filter(None, below), CAPTION]) if rows else ""
 
 
 @lru_cache
@@ -55,7 +58,7 @@ def published() -> dict[str, Any]:
     return dict(json.loads(PUBLISHED.read_text("utf-8")))
 
 
-def _seed(seed: int | None) -> str:
+def seed_cell(seed: int | None) -> str:
     return UNDEFINED if seed is None else str(seed)
 
 
@@ -73,15 +76,17 @@ def runs(results: Results) -> str:
         rows.append(
             [
                 of.run,
-                _seed(of.seed),
+                seed_cell(of.seed),
                 entry.folder.parent.name,
                 steps,
+                str(entry.resumed),
                 skipped,
                 _seconds(of.seconds),
                 (start or UNDEFINED)[:8],
             ]
         )
-    headings = ["run", "seed", "visit", "steps", "of them trained nothing", "seconds", "SFT weights, SHA-256"]
+    headings = ["run", "seed", "visit", "steps", "interrupted and resumed", "of them trained nothing", "seconds"]
+    headings += ["SFT weights, SHA-256"]
     return captioned(headings, rows)
 
 
@@ -97,7 +102,7 @@ def passes(results: Results, matrix: Matrix) -> str:
         for seed in results.seeds(run):
             found = results.evaluations(run, seed)
             cells = [format_metric(found[step].metric("pass_at_1")) if step in found else UNDEFINED for step in steps]
-            rows.append([run, _seed(seed), "", *cells])
+            rows.append([run, seed_cell(seed), "", *cells])
     return captioned(["pass@1", "seed", "before RL", *(f"step {step}" for step in steps)], rows)
 
 
@@ -114,50 +119,102 @@ def _before_rl(results: Results, matrix: Matrix) -> Iterable[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class Row:
-    """A comparison of two models; `seed` is None where several seeds are pooled (`seeds` of them)."""
+    """A comparison of two models at a step of each; `seed` is None where several seeds are pooled (`seeds` of them).
+
+    `in_family` says whether its p value is one of the question's; not where it repeats a pair at another step.
+    """
 
     pair: tuple[str, str]
     seed: int | None
     seeds: int
-    step: int
+    steps: tuple[int, int]
     comparison: Comparison
+    in_family: bool = True
 
     @property
     def name(self) -> str:
         return f"{self.pair}, {self.seed}"
 
+    @property
+    def step(self) -> str:
+        """What both have in common, or the one's and the other's; a model without RL has none."""
+        trained = sorted({step for step in self.steps if step}, key=self.steps.index)
+        return ", ".join(map(str, trained)) or "0"
+
+
+OWN_STEPS = (
+    "A row of one seed without a Holm p compares each model at its own last step (where two are given, the first's "
+    "and the second's), outside the family."
+)
+
 
 def question(results: Results, of: Question) -> str:
-    """The comparisons of a question; nothing where no pair has been played."""
+    """The comparisons of a question, and what an override gained; nothing where no pair has been played."""
     rows = list(_compared(results, of))
-    exact = {row.name: row.comparison.mcnemar.p_exact for row in rows if row.seeds == 1 and row.comparison.mcnemar}
-    adjusted = holm(exact)
-    headings = [
-        "second − first",
-        "seed",
-        "step",
-        "first",
-        "second",
-        "difference",
-        "only",
-        "exact p",
-        "Holm p",
-        "theirs, 4B",
-    ]
-    return captioned(headings, [_cells(row, adjusted.get(row.name)) for row in rows])
+    tested = {row.name: row.comparison.mcnemar for row in rows if row.in_family and row.seeds == 1}
+    adjusted = holm({name: found.p_exact for name, found in tested.items() if found})
+    headings = ["second − first", "seed", "step", "first", "second", "difference", "only", "exact p", "Holm p"]
+    headings += ["theirs, 4B"]
+    cells = [_cells(row, adjusted.get(row.name) if row.in_family else None) for row in rows]
+    own = "" if all(row.in_family for row in rows) else OWN_STEPS
+    return captioned(headings, cells, own, _gained(results, rows))
 
 
 def _compared(results: Results, of: Question) -> Iterable[Row]:
-    """Of each pair a row a seed, and one of all seeds: at the last step that all have, else each at its own last."""
+    """Of each pair a row a seed, and one of all seeds: at the last step that all have, else each at its own last.
+
+    Then the seeds whose last steps are others.
+    """
     for pair in of.pairs:
         steps = {seed: _common_steps(results, pair, seed) for seed in _common_seeds(results, pair)}
         steps = {seed: found for seed, found in steps.items() if found}
         shared = set.intersection(*steps.values()) if steps else set()
-        for seed, found in steps.items():
-            step = max(shared or found)
-            yield Row(pair, seed, 1, step, compare(*_sides(results, pair, [seed], step)))
+        rows = [_row(results, pair, [seed], max(shared or found)) for seed, found in steps.items()]
+        yield from rows
         if shared and len(steps) > 1:
-            yield Row(pair, None, len(steps), max(shared), compare(*_sides(results, pair, list(steps), max(shared))))
+            yield _row(results, pair, list(steps), max(shared))
+        for row in rows:
+            last = _row(results, pair, [row.seed])
+            if last.steps != row.steps:
+                yield replace(last, in_family=False)
+
+
+def _row(results: Results, pair: tuple[str, str], seeds: Sequence[int | None], step: int | None = None) -> Row:
+    """The pair at a step, where a model without RL is at 0, or each model at its own last."""
+    sides: tuple[list[Rollout], list[Rollout]] = [], []
+    steps = [0, 0]
+    for place, name in enumerate(pair):
+        for seed in seeds:
+            found = _evaluations(results, name, seed)
+            steps[place] = max(found) if step is None else step if step in found else 0
+            sides[place].extend(found[steps[place]].rollouts)
+    seed = seeds[0] if len(seeds) == 1 else None
+    return Row(pair, seed, len(seeds), (steps[0], steps[1]), compare(*sides))
+
+
+def _gained(results: Results, rows: Iterable[Row]) -> str:
+    """Of runs beside themselves under a variant that overrides decisions: how the tasks came to be solved."""
+    cells = []
+    for row in rows:
+        if row.seeds == 1 and row.in_family and row.pair[1].startswith(f"{row.pair[0]}:"):
+            before, after = (
+                _evaluations(results, name, row.seed)[step].rollouts
+                for name, step in zip(row.pair, row.steps, strict=True)
+            )
+            right, later = gained(before, after)
+            names = [f"{row.pair[1]} − {row.pair[0]}", seed_cell(row.seed), row.step]
+            cells.append([*names, str(right + later), str(right), str(later)])
+    headings = ["tasks gained", "seed", "step", "gained", "first overridden candidate was right", "later recovery"]
+    return markdown(headings, cells) if cells else ""
+
+
+def gained(before: Iterable[Rollout], after: Iterable[Rollout]) -> tuple[int, int]:
+    """Tasks solved after and not before: with a first overridden candidate that was verified PASS, and the others."""
+    known = {rollout.record.task_id for rollout in before if is_solved(rollout.record)}
+    new = [r.record for r in after if is_solved(r.record) and r.record.task_id not in known]
+    firsts = [next((target for target in record.targets if target.overridden), None) for record in new]
+    right = sum(first is not None and first.verified_label is Label.PASS for first in firsts)
+    return right, len(new) - right
 
 
 def _common_seeds(results: Results, pair: tuple[str, str]) -> list[int | None]:
@@ -180,32 +237,21 @@ def _evaluations(results: Results, name: str, seed: int | None) -> dict[int, Ent
     return results.evaluations(name, seed) or results.evaluations(name)
 
 
-def _sides(
-    results: Results, pair: tuple[str, str], seeds: Sequence[int | None], step: int
-) -> tuple[list[Rollout], list[Rollout]]:
-    sides: tuple[list[Rollout], list[Rollout]] = [], []
-    for side, name in zip(sides, pair, strict=True):
-        for seed in seeds:
-            found = _evaluations(results, name, seed)
-            side += (found.get(step) or found[0]).rollouts
-    return sides
-
-
 def _cells(row: Row, adjusted: float | None) -> list[str]:
     of = row.comparison
-    seed = f"mean of {row.seeds}" if row.seeds > 1 else _seed(row.seed)
+    seed = f"mean of {row.seeds}" if row.seeds > 1 else seed_cell(row.seed)
     difference = f"{format_value(of.difference, 'difference')} {format_interval(of.interval, 'difference')}".rstrip()
     return [
         f"{row.pair[1]} − {row.pair[0]}",
         seed,
-        str(row.step),
+        row.step,
         f"{format_value(of.first_pass.value, 'share')} n={of.tasks}",
         f"{format_value(of.second_pass.value, 'share')} n={of.tasks}",
         difference,
         f"{of.mcnemar.only_first} : {of.mcnemar.only_second}" if of.mcnemar else UNDEFINED,
         format_p(of.mcnemar.p_exact if of.mcnemar else None),
         format_p(adjusted),
-        theirs(row.pair, row.seed),
+        theirs(row.pair, row.seed) if row.in_family else UNDEFINED,
     ]
 
 
@@ -221,80 +267,6 @@ def theirs(pair: tuple[str, str], seed: int | None) -> str:
     else:
         before, chance = passed[first][key]["100"], p[f"{first}_vs_{second}_100"][f"{first}{key}{second}{key}"]
     return f"{passed[second][key]['100'] - before:+.1f} pp, p {chance:g}"
-
-
-# What Arm B predicts and decides.
-
-
-def _last(results: Results, matrix: Matrix) -> Iterable[tuple[str, int | None, Entry]]:
-    """The last evaluation of every run and seed, and the SFT models'."""
-    for name in [*(sft.name for sft in matrix.sft), *(spec.name for spec in matrix.run)]:
-        for seed in results.seeds(name):
-            found = results.evaluations(name, seed)
-            yield name, seed, found[max(found)]
-
-
-def predictions(results: Results, matrix: Matrix) -> str:
-    """Accuracy and, by class, base rate, precision and recall of the predictions on the test tasks."""
-    headings = ["run", "seed", "step", "accuracy", "macro-F1"]
-    headings += [f"{label.value}: base rate / precision / recall" for label in CLASSES]
-    rows = []
-    for name, seed, entry in _last(results, matrix):
-        if entry.summary.arm == "b":
-            cells = [format_metric(entry.metric("prediction_accuracy"))]
-            cells.append(format_value(entry.metric("macro_f1_true_classes").value, "score"))
-            rows.append([name, _seed(seed), str(entry.summary.step), *cells, *(_by_class(entry, c) for c in CLASSES)])
-    return captioned(headings, [*rows, *(_their_predictions() if rows else [])])
-
-
-def _by_class(entry: Entry, label: Label) -> str:
-    parts = [entry.metric(f"{name}_{label.value}") for name in ("base_rate", "precision", "recall")]
-    return " / ".join(format_value(part.value, "share") for part in parts)
-
-
-def _their_predictions() -> Iterable[list[str]]:
-    of = published()
-    for place, seed in enumerate(THEIR_SEEDS):
-        precision = {Label.RUNTIME_ERROR: f"{of['runtime_error_precision'][seed]:.1f}%"}
-        recall = of["recall_step100"]
-        cells = [f"{UNDEFINED} / {precision.get(c, UNDEFINED)} / {recall[c.value][place]}%" for c in CLASSES]
-        yield ["theirs, 4B", seed, "100", UNDEFINED, UNDEFINED, *cells]
-
-
-def decisions(results: Results, matrix: Matrix) -> str:
-    """Who was rejected, and how rollouts with and without a REVISE end."""
-    names = ["bad_patch_rejection", "good_patch_rejection", "never_revised_pass", "never_revised_hit_cap"]
-    names += ["revised_pass", "revised_hit_cap"]
-    headings = ["run", "seed", "step", "bad patches rejected", "good patches rejected", "never revised: solved"]
-    headings += ["never revised: at the cap", "revised: solved", "revised: at the cap"]
-    rows = []
-    for name, seed, entry in _last(results, matrix):
-        if entry.summary.arm == "b" and entry.metric("bad_patch_rejection").denominator:
-            cells = [format_metric(entry.metric(each)) for each in names]
-            rows.append([name, _seed(seed), str(entry.summary.step), *cells])
-    return captioned(headings, [*rows, *(_their_decisions() if rows else [])])
-
-
-def _their_decisions() -> Iterable[list[str]]:
-    of = published()
-    for seed in THEIR_SEEDS:
-        rejected, split = of["chose_revise"][seed], of["revise_split_step100"][seed]
-        sides = [
-            f"{split[side][key]}% n={split[side]['n']}" for side in ("never", "revised") for key in ("pass", "hit_cap")
-        ]
-        yield ["theirs, 4B", seed, "100", f"{rejected['bad_patch']}%", f"{rejected['good_patch']}%", *sides]
-
-
-def costs(results: Results, matrix: Matrix) -> str:
-    """First patches, recovery, and what a rollout costs."""
-    names = ["first_patch", "recovery", "tool_calls", "visible_tests", "visible_tests_per_solved", "hardcoded_solved"]
-    headings = ["run", "seed", "step", "first patch correct", "recovery", "tool calls", "visible tests"]
-    headings += ["visible tests a solved task", "hard-coded among solved"]
-    rows = [
-        [name, _seed(seed), str(entry.summary.step), *(format_metric(entry.metric(each)) for each in names)]
-        for name, seed, entry in _last(results, matrix)
-    ]
-    return captioned(headings, rows)
 
 
 # The mini scale, whose runs the quickstart made.

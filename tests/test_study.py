@@ -19,10 +19,10 @@ from benchmarks.document import shown
 from glyph.config import load_config
 from glyph.evaluation.statistics import mcnemar_exact
 from glyph.evaluation.traces import Trace, local_trace_line, read_traces, write_traces
-from glyph.protocol import Label
+from glyph.protocol import BreachKind, Decision, Label, StopReason
 from glyph.records import Verdict
 from glyph.variants import parse_variant
-from study import document, tables
+from study import behaviour, document, tables
 from study.matrix import MatrixError, Question, load_matrix, quarters
 from study.pieces import Kind, Piece, Plan, pieces
 from study.plain import code_of
@@ -338,6 +338,13 @@ def test_code_is_taken_out_of_an_answer() -> None:
 
 def publish_outcomes(results: Path, run: str, seed: int | None, step: int, solved: Sequence[int], data: Path) -> None:
     """One evaluation as a visit publishes it; its tasks are those of `data`, in order."""
+    publish_rollouts(results, run, seed, step, [{"solved": bool(one)} for one in solved], data)
+
+
+def publish_rollouts(
+    results: Path, run: str, seed: int | None, step: int, fields: Sequence[Mapping[str, Any]], data: Path
+) -> None:
+    """The same of rollouts whose records have these fields."""
     kind = Kind.AFTER_RL if seed else Kind.AFTER_SFT
     arm = "a" if run.startswith(("a", "sft-a")) else "b"
     name = f"test-{run}-{seed}-step{step}"
@@ -345,13 +352,12 @@ def publish_outcomes(results: Path, run: str, seed: int | None, step: int, solve
     folder.mkdir(parents=True)
     texts = task_texts(data, arm, "test")
     played = [
-        in_words_of(builders.trace(task, bool(one), arm=arm), texts[task])
-        for task, one in zip(texts, solved, strict=True)
+        in_words_of(builders.trace(task, arm=arm, **one), texts[task]) for task, one in zip(texts, fields, strict=True)
     ]
     write_traces(folder / "traces.jsonl.gz", played)
     (folder / "manifest.json").write_text("{}")
     (folder / "config.toml").write_text(f'data = "{data}"\n')
-    facts = {"run": run, "arm": arm, "seed": seed, "step": step}
+    facts: dict[str, Any] = {"run": run, "arm": arm, "seed": seed, "step": step}
     Publisher(results, {}, {}).publish(Piece(name, kind, folder, "glyph", (), facts=facts))
 
 
@@ -363,6 +369,17 @@ def twelve_tasks(tmp_path: Path, tiny_data: Path) -> Path:
         rows = [{**row, "task_id": f"task-{number:02}"} for number in range(12)]
         (tmp_path / f"arm_{arm}_test.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows))
     return tmp_path
+
+
+def table_rows(table: str) -> list[list[str]]:
+    """The cells of a Markdown table without its headings."""
+    lines = [line for line in table.splitlines() if line.startswith("|")]
+    return [line.removeprefix("| ").removesuffix(" |").split(" | ") for line in lines[2:]]
+
+
+def shares(row: Sequence[str]) -> list[str]:
+    """The cells after run, seed and step, without intervals."""
+    return [re.sub(r" \[.*\]\S?", "", cell) for cell in row[3:]]
 
 
 def outcomes(first: int) -> list[int]:
@@ -377,7 +394,8 @@ def test_a_question_compares_at_the_last_step_that_both_have(tmp_path: Path, twe
         publish_outcomes(results, "a", seed, 75, outcomes(12), twelve_tasks)
         publish_outcomes(results, "b", seed, 50, outcomes(b), twelve_tasks)
     of = Question(name="arms", title="?", pairs=(("a", "b"),))
-    rows = [line.split(" | ") for line in tables.question(read_results(results), of).splitlines()[2:5]]
+    found = table_rows(tables.question(read_results(results), of))
+    rows, own = found[:3], found[3:]
     assert [row[1] for row in rows] == ["42", "43", "mean of 2"]
     assert {row[2] for row in rows} == {"50"}
     assert [row[3:5] for row in rows] == [
@@ -389,7 +407,12 @@ def test_a_question_compares_at_the_last_step_that_both_have(tmp_path: Path, twe
     assert rows[0][6:9] == ["0 : 6", f"{mcnemar_exact(0, 6):.4f}", f"{2 * mcnemar_exact(0, 6):.4f}"]
     assert rows[1][6:9] == ["0 : 1", "1.0000", "1.0000"]
     assert rows[2][6:9] == ["–", "–", "–"]  # two samples a task: no McNemar, and no part in the family
-    assert [row[9].rstrip(" |") for row in rows] == ["-4.4 pp, p 0.068", "-0.6 pp, p 0.86", "–"]
+    assert [row[9] for row in rows] == ["-4.4 pp, p 0.068", "-0.6 pp, p 0.86", "–"]
+    assert [row[1:5] for row in own] == [  # each at its own last step, and no part in the family
+        ["42", "75, 50", "100.0% n=12", "66.7% n=12"],
+        ["43", "75, 50", "100.0% n=12", "41.7% n=12"],
+    ]
+    assert own[0][6:] == ["4 : 0", f"{mcnemar_exact(4, 0):.4f}", "–", "–"]
 
 
 def test_an_sft_model_is_compared_with_every_seed(tmp_path: Path, twelve_tasks: Path) -> None:
@@ -399,17 +422,96 @@ def test_an_sft_model_is_compared_with_every_seed(tmp_path: Path, twelve_tasks: 
         publish_outcomes(results, "b", seed, 100, outcomes(6), twelve_tasks)
     publish_outcomes(results, "b", 43, 107, outcomes(12), twelve_tasks)  # seed 43 alone came so far
     of = Question(name="gain", title="?", pairs=(("sft-b", "b"),))
-    rows = [line.split(" | ") for line in tables.question(read_results(results), of).splitlines()[2:5]]
+    rows = table_rows(tables.question(read_results(results), of))
     assert [row[1:6] for row in rows[:2]] == [
         [seed, "100", "25.0% n=12", "50.0% n=12", rows[0][5]] for seed in ("42", "43")
     ]
-    assert rows[0][9].startswith("+3.8 pp, p 0.033")
+    assert rows[0][9] == "+3.8 pp, p 0.033"
+    assert [row[1:3] for row in rows[2:]] == [["mean of 2", "100"], ["43", "107"]]
+    assert rows[3][6] == "0 : 9"
+
+
+def overridden(*verified: Label) -> dict[str, Any]:
+    """A solved rollout whose REVISEs of candidates so verified were overridden, after a KEEP."""
+    kept = builders.target(Label.PASS, Label.ASSERTION_FAILURE)
+    revised = [builders.target(Label.RUNTIME_ERROR, one, Decision.REVISE, overridden=True) for one in verified]
+    return {"solved": True, "targets": (kept, *revised)}
+
+
+def test_a_gain_is_from_the_first_overridden_candidate_or_from_a_later_one(tmp_path: Path, twelve_tasks: Path) -> None:
+    results = tmp_path / "results"
+    failed = {"solved": False}
+    after = [
+        overridden(Label.PASS),  # was solved before
+        *[overridden(Label.PASS), overridden(Label.PASS, Label.RUNTIME_ERROR)],
+        overridden(Label.RUNTIME_ERROR, Label.PASS),
+        {**overridden(Label.PASS), **failed},
+    ]
+    publish_rollouts(results, "b", 42, 50, [{"solved": True}, *[failed] * 11], twelve_tasks)
+    publish_rollouts(results, "b:forced_keep", 42, 50, [*after, *[failed] * 7], twelve_tasks)
+    of = Question(name="gate", title="?", pairs=(("b", "b:forced_keep"), ("a", "b")))
+    pairs, gained = (table_rows(block) for block in tables.question(read_results(results), of).split("\n\n")[:2])
+    assert [row[6] for row in pairs] == ["0 : 3"]
+    assert gained == [["b:forced_keep − b", "42", "50", "3", "2", "1"]]
+
+
+def behaved() -> list[dict[str, Any]]:
+    """Twelve rollouts of Arm B; three revise, two of which break the protocol."""
+    kept = builders.target(Label.PASS, Label.ASSERTION_FAILURE)
+    right = builders.target(Label.PASS, Label.PASS)
+    bad = builders.target(Label.RUNTIME_ERROR, Label.RUNTIME_ERROR, Decision.REVISE)
+    good = builders.target(Label.RUNTIME_ERROR, Label.PASS, Decision.REVISE)
+    unreadable = builders.target(None, Label.RUNTIME_ERROR, None)
+    broken = {"stop_reason": StopReason.PROTOCOL, "protocol_error": builders.breach(BreachKind.NOT_A_TURN)}
+    return [
+        *[{"solved": False, "targets": (kept, bad), **broken}] * 2,
+        {"solved": False, "targets": (kept, good, kept, unreadable)},
+        {"solved": True, "targets": (right,)},
+        *[{"solved": False, "targets": (kept,)}] * 8,
+    ]
+
+
+def test_first_candidates_stand_apart_from_later_ones(tmp_path: Path, twelve_tasks: Path) -> None:
+    results = tmp_path / "results"
+    publish_rollouts(results, "b", 42, 50, behaved(), twelve_tasks)
+    found = read_results(results)
+    rejected, note, ended = behaviour.decisions(found, MATRIX).split("\n\n")[:3]
+    assert [shares(row) for row in table_rows(rejected)[:1]] == [
+        ["0.0% n=11", "66.7% n=3", "14.3% n=14", "0.0% n=1", "100.0% n=1", "50.0% n=2"]
+    ]
+    assert "left out (b 42: 1)" in note
+    assert shares(table_rows(ended)[0]) == ["11.1% n=9", "0.0% n=9", "0.0% n=3", "0.0% n=3", "66.7% n=3"]
+    predicted = table_rows(behaviour.predictions(found, MATRIX))[0]
+    assert shares(predicted)[-2:] == ["50.0% n=4", "66.7% n=3"]  # the unreadable one has no part
+
+
+def test_costs_show_breaches_and_what_was_played_again(tmp_path: Path, twelve_tasks: Path) -> None:
+    results = tmp_path / "results"
+    publish_rollouts(results, "b", 42, 50, behaved(), twelve_tasks)
+    publish_outcomes(results, "b:forced_keep", 42, 50, outcomes(3), twelve_tasks)
+    rows = table_rows(behaviour.costs(read_results(results), MATRIX))
+    assert [(row[0], shares(row)[2]) for row in rows] == [("b", "16.7% n=12"), ("b:forced_keep", "0.0% n=12")]
+
+
+def test_the_runs_say_how_often_they_were_resumed(tmp_path: Path) -> None:
+    facts = {"kind": "rl", "run": "b", "arm": "b", "seed": 42, "step": 60, "status": "interrupted"}
+    facts |= {"steps_done": 56, "steps_skipped": 4}
+    (tmp_path / "summary.json").write_text(json.dumps(facts))
+    (tmp_path / "manifest.json").write_text(json.dumps({"model_digest": "0123456789", "sessions": [{}, {}, {}]}))
+    row = table_rows(tables.runs(read_results(tmp_path)))[0]
+    assert row[3:] == ["56, cut short (interrupted)", "2", "4", "–", "01234567"]
 
 
 def test_what_nobody_played_has_no_table(tmp_path: Path) -> None:
     found = read_results(tmp_path)
     assert {tables.question(found, of) for of in MATRIX.question} == {""}
-    assert tables.runs(found) == tables.costs(found, MATRIX) == tables.predictions(found, MATRIX) == ""
+    assert (
+        behaviour.decisions(found, MATRIX)
+        == tables.runs(found)
+        == behaviour.costs(found, MATRIX)
+        == behaviour.predictions(found, MATRIX)
+        == ""
+    )
     (tmp_path / "summary.json").write_text('{"kind": "after_rl"}')
     with pytest.raises(ResultsError, match=r"summary\.json: run: Field required"):
         read_results(tmp_path)

@@ -1,0 +1,146 @@
+"""The tables of what the models do: what Arm B predicts and decides, and what a rollout costs.
+
+In: the published evaluations on the test tasks, each run's last. Out: Markdown. A metric over some predictions alone
+(of first candidates, of later ones) is the metric of the same name over rollouts that hold only these.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from glyph.evaluation.metrics import Metric, compute
+from glyph.evaluation.predicates import Rollout, has_revised
+from glyph.protocol import Label
+from glyph.records import PredictionTarget
+from glyph.report.format import UNDEFINED, format_metric, format_value
+from study.matrix import Matrix
+from study.results import Entry, Results
+from study.tables import THEIR_SEEDS, captioned, markdown, published, seed_cell
+
+CLASSES = (Label.PASS, Label.ASSERTION_FAILURE, Label.RUNTIME_ERROR)
+Targets = tuple[PredictionTarget, ...]
+
+
+def _last(results: Results, matrix: Matrix, replays: bool = False) -> Iterable[tuple[str, int | None, Entry]]:
+    """The last evaluation of every run and seed, of the SFT models, and, if asked for, under a run's replays."""
+    again = [f"{spec.name}:{variant}" for spec in matrix.run for variant in spec.replays if replays]
+    for name in [*(sft.name for sft in matrix.sft), *(spec.name for spec in matrix.run), *again]:
+        for seed in results.seeds(name):
+            found = results.evaluations(name, seed)
+            yield name, seed, found[max(found)]
+
+
+def with_targets(rollouts: Iterable[Rollout], kept: Callable[[Targets], Targets]) -> list[Rollout]:
+    """The rollouts with some of their predictions alone, for metrics over these."""
+    return [replace(each, record=replace(each.record, targets=kept(each.record.targets))) for each in rollouts]
+
+
+def first(targets: Targets) -> Targets:
+    """On the first candidate of a rollout."""
+    return targets[:1]
+
+
+def later(targets: Targets) -> Targets:
+    """On a candidate that another one went before."""
+    return targets[1:]
+
+
+def later_readable(targets: Targets) -> Targets:
+    return tuple(target for target in later(targets) if target.label is not None)
+
+
+def predictions(results: Results, matrix: Matrix) -> str:
+    """Accuracy and, by class, base rate, precision and recall of the predictions on the test tasks."""
+    headings = ["run", "seed", "step", "accuracy", "macro-F1"]
+    headings += [f"{label.value}: base rate / precision / recall" for label in CLASSES]
+    headings += ["RUNTIME_ERROR after the first candidate: base rate", "RUNTIME_ERROR after it: precision"]
+    rows = []
+    for name, seed, entry in _last(results, matrix):
+        if entry.summary.arm == "b":
+            cells = [format_metric(entry.metric("prediction_accuracy"))]
+            cells.append(format_value(entry.metric("macro_f1_true_classes").value, "score"))
+            cells += [_by_class(entry, each) for each in CLASSES]
+            after = with_targets(entry.rollouts, later_readable)
+            cells += [format_metric(compute(f"{each}_RUNTIME_ERROR", after)) for each in ("base_rate", "precision")]
+            rows.append([name, seed_cell(seed), str(entry.summary.step), *cells])
+    note = "After the first candidate: predictions that follow a failed test or a revision, without unreadable ones."
+    return captioned(headings, [*rows, *(_their_predictions() if rows else [])], note)
+
+
+def _by_class(entry: Entry, label: Label) -> str:
+    parts = [entry.metric(f"{name}_{label.value}") for name in ("base_rate", "precision", "recall")]
+    return " / ".join(format_value(part.value, "share") for part in parts)
+
+
+def _their_predictions() -> Iterable[list[str]]:
+    of = published()
+    for place, seed in enumerate(THEIR_SEEDS):
+        precision = {Label.RUNTIME_ERROR: f"{of['runtime_error_precision'][seed]:.1f}%"}
+        recall = of["recall_step100"]
+        cells = [f"{UNDEFINED} / {precision.get(c, UNDEFINED)} / {recall[c.value][place]}%" for c in CLASSES]
+        yield ["theirs, 4B", seed, "100", UNDEFINED, UNDEFINED, *cells, UNDEFINED, UNDEFINED]
+
+
+def decisions(results: Results, matrix: Matrix) -> str:
+    """Who was rejected, among first candidates and later ones, and how rollouts with and without a REVISE end."""
+    rejected, ended, undecided = [], [], []
+    for name, seed, entry in _last(results, matrix):
+        if entry.summary.arm == "b" and entry.metric("bad_patch_rejection").denominator:
+            place = [name, seed_cell(seed), str(entry.summary.step)]
+            rejected.append([*place, *map(format_metric, _rejections(entry))])
+            ended.append([*place, *map(format_metric, _endings(entry))])
+            undecided.append(f"{' '.join(place[: 1 + (seed is not None)])}: {_undecided(entry)}")
+    if not rejected:
+        return ""
+    headings = ["rejected", "seed", "step", "bad, first candidates", "bad, later ones", "bad, all"]
+    headings += ["good, first candidates", "good, later ones", "good, all"]
+    note = (
+        "A candidate is bad that is not verified PASS; later ones follow a failed visible test or a revision. "
+        f"Targets without a readable decision are left out ({', '.join(undecided)})."
+    )
+    their_rejected, their_ended = _their_decisions()
+    split = ["rollouts", "seed", "step", "never revised: solved", "never revised: at the cap", "revised: solved"]
+    split += ["revised: at the cap", "revised: ended by a protocol error"]
+    return captioned(headings, [*rejected, *their_rejected], note, markdown(split, [*ended, *their_ended]))
+
+
+def _rejections(entry: Entry) -> list[Metric]:
+    """Bad patches rejected, then good ones: of first candidates, of later ones, of all."""
+    parts = [with_targets(entry.rollouts, kept) for kept in (first, later)]
+    names = ("bad_patch_rejection", "good_patch_rejection")
+    return [each for name in names for each in (*(compute(name, part) for part in parts), entry.metric(name))]
+
+
+def _endings(entry: Entry) -> list[Metric]:
+    names = ("never_revised_pass", "never_revised_hit_cap", "revised_pass", "revised_hit_cap")
+    revised = [rollout for rollout in entry.rollouts if has_revised(rollout.record)]
+    return [*map(entry.metric, names), compute("stop_protocol_error", revised)]
+
+
+def _undecided(entry: Entry) -> str:
+    return f"{entry.metric('undecided_targets').numerator:g}"
+
+
+def _their_decisions() -> tuple[list[list[str]], list[list[str]]]:
+    of, rejected, ended = published(), [], []
+    for seed in THEIR_SEEDS:
+        place, chosen, split = ["theirs, 4B", seed, "100"], of["chose_revise"][seed], of["revise_split_step100"][seed]
+        shares = [[UNDEFINED, UNDEFINED, f"{chosen[each]}%"] for each in ("bad_patch", "good_patch")]
+        rejected.append([*place, *shares[0], *shares[1]])
+        sides = [
+            f"{split[side][key]}% n={split[side]['n']}" for side in ("never", "revised") for key in ("pass", "hit_cap")
+        ]
+        ended.append([*place, *sides, UNDEFINED])
+    return rejected, ended
+
+
+def costs(results: Results, matrix: Matrix) -> str:
+    """First patches, recovery, and what a rollout costs."""
+    names = ["first_patch", "recovery", "stop_protocol_error", "tool_calls", "visible_tests"]
+    names += ["visible_tests_per_solved", "hardcoded_solved"]
+    headings = ["run", "seed", "step", "first patch correct", "recovery", "protocol errors", "tool calls"]
+    headings += ["visible tests", "visible tests a solved task", "hard-coded among solved"]
+    rows = [
+        [name, seed_cell(seed), str(entry.summary.step), *(format_metric(entry.metric(each)) for each in names)]
+        for name, seed, entry in _last(results, matrix, replays=True)
+    ]
+    return captioned(headings, rows)
