@@ -37,8 +37,12 @@ def parts(folder: Path) -> list[str]:
     return [str(folder / "packages" / "prime-rl-configs" / "src"), str(folder / "src")]
 
 
+UNCALLED = ("wandb", "pynvml")
+
+
 def make_importable(folder: Path) -> None:
-    """Put the patched sources on the path. They import wandb, which nothing here calls: an empty module will do."""
+    """Put the patched sources on the path. What they import and nothing here calls is an empty module."""
     sys.path[:0] = parts(folder)
-    if importlib.util.find_spec("wandb") is None:
-        sys.modules["wandb"] = ModuleType("wandb")
+    for name in UNCALLED:
+        if importlib.util.find_spec(name) is None:
+            sys.modules[name] = ModuleType(name)
