@@ -38,16 +38,21 @@ def shown(page: str) -> dict[str, str]:
     return {name: part.strip() for name, part in PART.findall(page)}
 
 
-def with_tables(page: str, names: list[str]) -> str:
-    """The page with the tables of these names as they should be."""
+def fill(page: str, table_of: Callable[[str], str | None]) -> str:
+    """The page with each part's table as `table_of` its name says; None leaves a part as it is."""
 
     def part(found: re.Match[str]) -> str:
-        if found[1] not in names:
+        table = table_of(found[1])
+        if table is None:
             return found[0]
-        table = tables_of(found[1])
         return "\n".join([f"<!-- {found[1]} -->", *([table] if table else []), "<!-- end -->"])
 
     return PART.sub(part, page)
+
+
+def with_tables(page: str, names: list[str]) -> str:
+    """The page with the tables of these names as they should be."""
+    return fill(page, lambda name: tables_of(name) if name in names else None)
 
 
 def main(names: Annotated[list[str] | None, typer.Argument(help="which; all without any")] = None) -> None:

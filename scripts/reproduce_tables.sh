@@ -17,14 +17,7 @@ while [ $# -gt 0 ]; do
     *) refuse "unknown argument $1" ;;
   esac
 done
-if [ -n "$GIVEN_PYTHON" ]; then
-  cd "$(dirname "${BASH_SOURCE[0]}")/.."
-  export PYTHONPATH="$PWD/src:$PWD${PYTHONPATH:+:$PYTHONPATH}"
-  read -ra COMMAND <<< "$GIVEN_PYTHON"
-else
-  source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
-  COMMAND=(python)
-fi
+source "$(dirname "${BASH_SOURCE[0]}")/interpreter.sh"
 
 if [ -n "$CHECK" ]; then
   exec "${COMMAND[@]}" -m study.document --check

@@ -48,14 +48,7 @@ fi
 [ ! -d "$MODEL" ] || MODEL="$(realpath "$MODEL")"
 DATA="${GIVEN_DATA:+$(realpath -m "$GIVEN_DATA")}"
 
-if [ -n "$GIVEN_PYTHON" ]; then
-  cd "$(dirname "${BASH_SOURCE[0]}")/.."
-  export PYTHONPATH="$PWD/src:$PWD${PYTHONPATH:+:$PYTHONPATH}"
-  read -ra COMMAND <<< "$GIVEN_PYTHON"
-else
-  source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
-  COMMAND=(python)
-fi
+source "$(dirname "${BASH_SOURCE[0]}")/interpreter.sh"
 [ -z "$LIST" ] || exec "${COMMAND[@]}" -m study runs
 case "$SCALE" in mini) TASKS=mini DATA="${DATA:-$PWD/data/mini}" ;; *) TASKS=mbpp DATA="${DATA:-$PWD/data}" ;; esac
 [ -f "$DATA/manifest.json" ] || "${COMMAND[@]}" -m glyph prepare --tasks "$TASKS" --output "$DATA"

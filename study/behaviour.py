@@ -7,6 +7,7 @@ In: the published evaluations on the test tasks, each run's last. Out: Markdown.
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from benchmarks.markdown import table
 from glyph.evaluation.metrics import Metric, compute
 from glyph.evaluation.predicates import Rollout, has_revised
 from glyph.protocol import Label
@@ -14,7 +15,7 @@ from glyph.records import PredictionTarget
 from glyph.report.format import UNDEFINED, format_metric, format_value
 from study.matrix import Matrix
 from study.results import Entry, Results
-from study.tables import THEIR_SEEDS, captioned, markdown, published, seed_cell
+from study.tables import THEIR_SEEDS, captioned, published, seed_cell
 
 CLASSES = (Label.PASS, Label.ASSERTION_FAILURE, Label.RUNTIME_ERROR)
 Targets = tuple[PredictionTarget, ...]
@@ -100,7 +101,7 @@ def decisions(results: Results, matrix: Matrix) -> str:
     their_rejected, their_ended = _their_decisions()
     split = ["rollouts", "seed", "step", "never revised: solved", "never revised: at the cap", "revised: solved"]
     split += ["revised: at the cap", "revised: ended by a protocol error"]
-    return captioned(headings, [*rejected, *their_rejected], note, markdown(split, [*ended, *their_ended]))
+    return captioned(headings, [*rejected, *their_rejected], note, table(split, [*ended, *their_ended]))
 
 
 def _rejections(entry: Entry) -> list[Metric]:

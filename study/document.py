@@ -5,13 +5,12 @@
 A part without results is empty. The prose around the tables is written by hand.
 """
 
-import re
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from benchmarks.document import PART, shown
+from benchmarks.document import fill, shown
 from glyph.commands.console import fail, say
 from study import behaviour, tables
 from study.matrix import load_matrix
@@ -36,12 +35,7 @@ def parts(results: Path = tables.SMALL) -> dict[str, str]:
 
 def with_parts(page: str, wanted: dict[str, str]) -> str:
     """The page with its tables as they should be. Raises: KeyError: a part that there is not."""
-
-    def part(found: re.Match[str]) -> str:
-        table = wanted[found[1]]
-        return "\n".join([f"<!-- {found[1]} -->", *([table] if table else []), "<!-- end -->"])
-
-    return PART.sub(part, page)
+    return fill(page, wanted.__getitem__)
 
 
 def main(

@@ -14,6 +14,7 @@ import shutil
 import tarfile
 import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,7 @@ class Publisher:
         arm, split = next((t.arm, t.split) for t in read if t.arm and t.split)
         texts = task_texts(data, arm.lower(), split)
         thin = [slim(trace, texts) for trace in read]
-        cleaned = [type(t)(**{**t.__dict__, "model": t.model and self._clean(t.model)}) for t in thin]
+        cleaned = [replace(trace, model=trace.model and self._clean(trace.model)) for trace in thin]
         write_traces(target, cleaned, overwrite=True)
 
     def _summary(self, piece: Piece, manifest: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from benchmarks.markdown import table
 from glyph.evaluation.compare import Comparison, compare
 from glyph.evaluation.predicates import Rollout, is_solved
 from glyph.evaluation.seeds import seed_mean
@@ -41,15 +42,10 @@ CAPTION = (
 Cells = Sequence[str]
 
 
-def markdown(headings: Cells, rows: Iterable[Cells]) -> str:
-    lines = ["| " + " | ".join(headings) + " |", "|---|" + "---:|" * (len(headings) - 1)]
-    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
-
-
 def captioned(headings: Cells, rows: Sequence[Cells], *below: str) -> str:
     """A table, what stands below it (notes, a second table; none where empty), what its model is; nothing without a
     row."""
-    return "\n\n".join([markdown(headings, rows), *filter(None, below), CAPTION]) if rows else ""
+    return "\n\n".join([table(headings, rows), *filter(None, below), CAPTION]) if rows else ""
 
 
 @lru_cache
@@ -205,7 +201,7 @@ def _gained(results: Results, rows: Iterable[Row]) -> str:
             names = [f"{row.pair[1]} − {row.pair[0]}", seed_cell(row.seed), row.step]
             cells.append([*names, str(right + later), str(right), str(later)])
     headings = ["tasks gained", "seed", "step", "gained", "first overridden candidate was right", "later recovery"]
-    return markdown(headings, cells) if cells else ""
+    return table(headings, cells) if cells else ""
 
 
 def gained(before: Iterable[Rollout], after: Iterable[Rollout]) -> tuple[int, int]:
@@ -281,7 +277,7 @@ def mini() -> str:
         rows.append([f"Arm {arm.upper()}", *shares, _difference(compare(stages["sft", arm], stages["rl", arm]))])
     between = [_difference(compare(stages[stage, "a"], stages[stage, "b"])) for stage in ("sft", "rl")]
     rows.append(["B − A", *between, ""])
-    return markdown(["", "after SFT", "after RL", "RL − SFT"], rows)
+    return table(["", "after SFT", "after RL", "RL − SFT"], rows)
 
 
 @lru_cache

@@ -70,5 +70,14 @@ def script(name: str, checkout: Path, *arguments: str, **variables: str) -> "sub
     )
 
 
+def refusal(name: str, checkout: Path, *arguments: str) -> str:
+    """What a script says of arguments that it refuses, with nothing on stdout and nothing made."""
+    before = entries(checkout)
+    done = script(name, checkout, *arguments)
+    assert (done.returncode, done.stdout) == (2, ""), done
+    assert entries(checkout) == before
+    return done.stderr
+
+
 def entries(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if "__pycache__" not in path.parts}

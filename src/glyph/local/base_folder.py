@@ -17,7 +17,7 @@ from typing import Any
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from glyph.chat import ParityError, chat_template, check_parity, prepare_tokenizer
+from glyph.chat import TURN_END, ParityError, chat_template, check_parity, prepare_tokenizer
 from glyph.local.runs.model_folder import sha256
 from glyph.protocol import Arm
 from glyph.tasks.demonstrations import sample_conversation
@@ -153,11 +153,11 @@ def eos_faults(folder: Path) -> Iterator[str]:
     Raises: ValueError: the folder has no tokenizer, or no config.json.
     """
     tokenizer = _load_tokenizer(folder)
-    end = tokenizer.convert_tokens_to_ids("<|im_end|>")
+    end = tokenizer.convert_tokens_to_ids(TURN_END)
     found = {"tokenizer": tokenizer.eos_token_id}
     found |= {name: _read_config(folder, name).get("eos_token_id") for name in CONFIGS}
     for name, eos in found.items():
         if eos != end:
-            yield f"{name}: the EOS is {eos}, expected {end} (<|im_end|>)"
+            yield f"{name}: the EOS is {eos}, expected {end} ({TURN_END})"
     if tokenizer.chat_template != chat_template():
         yield "tokenizer: the chat template is not ours"
