@@ -18,7 +18,7 @@ from glyph.tasks.validation import data_manifest
 from study.matrix import Matrix, MatrixError, load_matrix, quarters
 from study.pieces import SUMMARY, Kind, Piece, Plan, pieces
 from study.publish import Publisher, drop_unfinished, pack
-from study.runner import Limits, Runner, cut_short, lost, write_plan
+from study.runner import Limits, Runner, cut_short, not_played, write_plan
 from study.slim import rejoin as put_back
 from study.slim import task_texts
 
@@ -40,7 +40,7 @@ def run(
     visit: Annotated[int | None, typer.Option(help="the runs of this visit of study/matrix.toml")] = None,
     steps: Annotated[int | None, typer.Option(help="of every run; a multiple of 4")] = None,
     jobs: Annotated[int, typer.Option(help="runs trained at once", min=1)] = 2,
-    evaluations: Annotated[int, typer.Option(help="evaluations at once beside them", min=1)] = 1,
+    evaluations: Annotated[int, typer.Option(help="evaluations at once beside them", min=0)] = 1,
     minutes: Annotated[float | None, typer.Option(help="from now to the end, archives written", min=1)] = None,
     reserve: Annotated[float, typer.Option(help="seconds kept for the last evaluations", min=0)] = 240,
     num_tasks: Annotated[int, typer.Option(help="the first n test tasks; 0 for all", min=0)] = 0,
@@ -90,7 +90,8 @@ def _plan(
     sft, rl = map(tuple, settings)
     folder = str(Path(model).resolve()) if Path(model).is_dir() else model
     names = tuple(run.name for run in chosen)
-    return Plan(work.resolve(), scale, folder, data.resolve(), names, number, sft, rl, num_tasks)
+    untrained = None if visit is None else matrix.visited(visit).untrained
+    return Plan(work.resolve(), scale, folder, data.resolve(), names, number, sft, rl, num_tasks, untrained)
 
 
 def _check(plan: Plan, matrix: Matrix) -> None:
@@ -129,11 +130,8 @@ def _close(
             _say(f"wrote {archive} ({archive.stat().st_size / 2**20:.1f} MiB)")
     for line in cut_short(plan, matrix):
         _say(f"cut short: {line}")
-    for line in lost(plan, matrix):
-        _say(f"lost: {line}")
-    for piece in left:
-        if not piece.is_training:
-            _say(f"not played: {piece.name}")
+    for line in not_played(left):
+        _say(f"not played: {line}")
     for name in failed:
         _say(f"failed: {name}: see {plan.work / 'logs' / name}.log")
     if left:

@@ -16,6 +16,7 @@ from glyph.variants import parse_variant
 
 FILE = Path(__file__).with_name("matrix.toml")
 QUARTERS = 4
+BASE = "base"
 Arm = Literal["a", "b"]
 
 
@@ -55,7 +56,10 @@ class Spec(_Table):
 
 
 class Visit(_Table):
+    """`untrained` names the models before RL that play the test tasks in it: `base`, SFT runs. Each does so once."""
+
     runs: tuple[str, ...]
+    untrained: tuple[str, ...] = ()
 
 
 class Question(_Table):
@@ -98,6 +102,7 @@ class Matrix(_Table):
         used = {
             "sft": ({spec.sft for spec in self.run}, sfts),
             "visit": ({name for visit in self.visit for name in visit.runs}, specs),
+            "visit, untrained": ({name for visit in self.visit for name in visit.untrained}, [BASE, *sfts]),
             "question": ({n for q in self.question for pair in q.pairs for n in pair}, [*specs, *sfts, *replays]),
         }
         for what, (names, known) in used.items():
@@ -112,6 +117,12 @@ class Matrix(_Table):
         """Every run, in the order of priority: all seeds of a spec one after another."""
         return [Run(spec=spec, seed=seed, sft=self.sft_of(spec)) for spec in self.run for seed in self.seeds]
 
+    def visited(self, number: int) -> Visit:
+        """The visit of this number, from 1. Raises: MatrixError: there is none."""
+        if not 1 <= number <= len(self.visit):
+            raise MatrixError(f"visit {number}: expected 1 to {len(self.visit)}")
+        return self.visit[number - 1]
+
     def select(self, names: Sequence[str] = (), visit: int | None = None) -> list[Run]:
         """The runs of these names (`b` is all its seeds, `b-seed42` is one) or of a visit; all without either.
 
@@ -119,9 +130,7 @@ class Matrix(_Table):
             MatrixError: a name or a visit that there is not.
         """
         if visit is not None:
-            if not 1 <= visit <= len(self.visit):
-                raise MatrixError(f"visit {visit}: expected 1 to {len(self.visit)}")
-            names = [*names, *self.visit[visit - 1].runs]
+            names = [*names, *self.visited(visit).runs]
         runs = self.runs()
         known = {name for run in runs for name in (run.name, run.spec.name)}
         if unknown := [name for name in names if name not in known]:

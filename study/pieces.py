@@ -4,7 +4,6 @@
       study.json            what was asked for
       data-VARIANT/         task data whose SFT traces have another grammar
       runs/NAME/            run folders, and evaluations
-      frozen/RUN/step_N/    model folders of checkpoints that wait for their evaluations (hard links)
       logs/NAME.log
 
 In: a `Plan`. Out: `Piece`s. Nothing is run here.
@@ -17,7 +16,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
-from study.matrix import Matrix, Run, Sft, load_matrix, quarters
+from glyph.local.runs.checkpoints import checkpoint_step, checkpoints
+from study.matrix import BASE, Matrix, Run, Sft, load_matrix, quarters
 
 STANDARD = "standard"
 TRACES, PLAIN, SUMMARY = "traces.jsonl.gz", "plain.jsonl", "summary.json"
@@ -38,7 +38,10 @@ TRAINING = (Kind.SFT, Kind.RL)
 
 @dataclass(frozen=True)
 class Plan:
-    """What was asked for. `sft` and `rl` are further settings of every run; 0 test tasks are all."""
+    """What was asked for. `sft` and `rl` are further settings of every run; 0 test tasks are all.
+
+    `untrained` names the models before RL that play the test tasks: `base`, SFT runs; None is all.
+    """
 
     work: Path
     scale: str
@@ -49,6 +52,7 @@ class Plan:
     sft: tuple[str, ...] = ()
     rl: tuple[str, ...] = ()
     num_tasks: int = 0
+    untrained: tuple[str, ...] | None = None
 
     def chosen(self, matrix: Matrix) -> list[Run]:
         return matrix.select(self.runs)
@@ -60,14 +64,20 @@ class Plan:
     def runs_folder(self) -> Path:
         return self.work / "runs"
 
-    def frozen(self, run: Run) -> Path:
-        return self.work / "frozen" / run.folder
+    def checkpoint(self, run: Run, step: int) -> Path:
+        return self.runs_folder / run.folder / "checkpoints" / f"step_{step:06d}"
+
+    def plays(self, name: str) -> bool:
+        """Whether a model before RL plays the test tasks."""
+        return self.untrained is None or name in self.untrained
 
 
 @dataclass(frozen=True)
 class Piece:
     """One command that fills `folder`. `arguments` are those of `python -m MODULE`. `needs` are folders that must be
     there, `after` pieces that must be done. A smaller `rank` goes first. `facts` say what the result is of.
+
+    `unless` names the piece of training that deletes what this one needs when it goes on.
     """
 
     name: str
@@ -79,6 +89,7 @@ class Piece:
     needs: tuple[Path, ...] = ()
     rank: tuple[int, ...] = ()
     facts: dict[str, object] = field(default_factory=dict)
+    unless: str = ""
 
     @property
     def is_training(self) -> bool:
@@ -104,15 +115,16 @@ class Piece:
 
 
 def pieces(plan: Plan, matrix: Matrix | None = None) -> list[Piece]:
-    """All pieces as things stand now: evaluations of checkpoints are there once the checkpoints are frozen."""
+    """All pieces as things stand now: of each run the evaluations of its quarters, and of where it was stopped."""
     matrix = matrix or load_matrix()
     runs = plan.chosen(matrix)
     sfts = [sft for sft in matrix.sft if any(run.sft == sft for run in runs)]
     found = [*_data(plan, sfts), *(_sft(plan, matrix, sft) for sft in sfts)]
     found += [_rl(plan, matrix, place, run) for place, run in enumerate(runs)]
     found += [piece for run in runs for piece in _after_rl(plan, matrix, run)]
-    found += [_after_sft(plan, matrix, sft) for sft in sfts]
-    found += _base(plan, matrix, {sft.arm for sft in sfts if sft.variant == STANDARD})
+    found += [_after_sft(plan, matrix, sft) for sft in sfts if plan.plays(sft.name)]
+    if plan.plays(BASE):
+        found += _base(plan, matrix, {sft.arm for sft in sfts if sft.variant == STANDARD})
     return sorted(found, key=lambda piece: piece.rank)
 
 
@@ -148,6 +160,7 @@ def _rl(plan: Plan, matrix: Matrix, place: int, run: Run) -> Piece:
     settings = (
         f"rl.steps={plan.steps}",
         f"checkpoints.every={every}",
+        f"checkpoints.keep_every={every}",
         "checkpoints.keep_last=1",
         f"evaluation.every={every}",
         *_settings(plan, matrix, run),
@@ -176,12 +189,14 @@ def _test(plan: Plan, matrix: Matrix, model: str | Path, arm: str, settings: tup
 
 
 def _after_rl(plan: Plan, matrix: Matrix, run: Run) -> Iterator[Piece]:
-    """The latest checkpoint first; replays right after a run's last one, those of quarters when all else is done."""
-    for place, (step, model) in enumerate(sorted(frozen_steps(plan.frozen(run)).items(), reverse=True)):
+    """Later steps first; replays right after a run's last one, those of quarters when all else is done."""
+    for step in evaluated_steps(plan, run):
         for number, variant in enumerate(("", *run.spec.replays)):
             settings = _settings(plan, matrix, run) + ((f"environment.variant={variant}",) if variant else ())
             name = f"{variant or 'test'}-{run.folder}-step{step}"
-            is_last = step == plan.steps or step not in quarters(plan.steps)
+            is_stop = step not in quarters(plan.steps)
+            is_last = step == plan.steps or is_stop
+            model = plan.checkpoint(run, step)
             arguments = _test(plan, matrix, model, run.sft.arm, settings)
             yield Piece(
                 name,
@@ -190,19 +205,21 @@ def _after_rl(plan: Plan, matrix: Matrix, run: Run) -> Iterator[Piece]:
                 "glyph",
                 (*arguments, "--data", str(plan.data_of(run.sft))),
                 needs=(model,),
-                rank=(3 if is_last or not variant else 5, place, number),
+                rank=(3 if is_last or not variant else 5, -step, number),
                 facts={
                     "run": run.spec.name + (f":{variant}" if variant else ""),
                     "arm": run.sft.arm,
                     "seed": run.seed,
                     "step": step,
                 },
+                unless=run.folder if is_stop else "",
             )
 
 
-def frozen_steps(folder: Path) -> dict[int, Path]:
-    """The frozen model folders of a run by step."""
-    return {int(path.name.removeprefix("step_")): path for path in folder.glob("step_??????*") if path.suffix == ""}
+def evaluated_steps(plan: Plan, run: Run) -> list[int]:
+    """The quarters, and the last checkpoint where that is another step: there a run was stopped."""
+    last = [checkpoint_step(path) for path in checkpoints(plan.runs_folder / run.folder / "checkpoints")[-1:]]
+    return sorted({*quarters(plan.steps), *last})
 
 
 def _after_sft(plan: Plan, matrix: Matrix, sft: Sft) -> Piece:

@@ -22,8 +22,8 @@ from glyph.files import write_atomically
 from glyph.local.runs.checkpoints import TRAINING as TRAINING_STATE
 from glyph.local.runs.checkpoints import checkpoints
 from glyph.local.runs.durable import FileLock
-from study.matrix import Matrix, Run, quarters
-from study.pieces import Kind, Piece, Plan, frozen_steps, pieces
+from study.matrix import Matrix, Run
+from study.pieces import Kind, Piece, Plan, pieces
 
 POLL_SECONDS = 0.5
 PROGRESS_SECONDS = float(os.environ.get("PROGRESS_SECONDS", "30"))
@@ -37,7 +37,9 @@ GIBIBYTE = 2**30
 
 @dataclass(frozen=True)
 class Limits:
-    """`jobs` runs are trained at once, beside so many evaluations. `seconds` None is without an end."""
+    """`jobs` runs are trained at once, beside so many evaluations, which also have the room that no run takes any more.
+    `seconds` None is without an end.
+    """
 
     jobs: int
     evaluations: int
@@ -84,7 +86,7 @@ class Runner:
     running: dict[str, Running] = field(default_factory=dict)
     failed: dict[str, int] = field(default_factory=dict)
     stopped: bool = False
-    training_left: bool = True
+    runs_waiting: int = 0
 
     # Time.
 
@@ -122,8 +124,6 @@ class Runner:
         return [piece for piece in self.pieces() if not piece.done()]
 
     def pieces(self) -> list[Piece]:
-        for run in self.plan.chosen(self.matrix):
-            freeze(self.plan, run, at_rest=run.folder not in self.running)
         return pieces(self.plan, self.matrix)
 
     def _look_after(self) -> None:
@@ -153,26 +153,42 @@ class Runner:
         """Begin what is ready, in order, as far as there is room; what is evaluated is then no longer needed."""
         found = self.pieces()
         done = {piece.name for piece in found if piece.done()}
-        ended = done | self.failed.keys()
-        self.training_left = any(piece.is_training and piece.name not in ended for piece in found)
-        for piece in found:
-            waiting = piece.name not in done and piece.name not in self.running and piece.name not in self.failed
-            if waiting and self._has_room(piece) and self._is_ready(piece, done):
-                self._start(piece)
+        preparing = [piece for piece in found if piece.is_training or piece.kind is Kind.DATA]
+        self._begin_of(preparing, done)
+        waiting = [piece for piece in preparing if piece.is_training and self._is_waiting(piece, done)]
+        # where nothing is at work, nothing that waits can ever begin
+        self.runs_waiting = len(waiting) if self.running and self.may_train() else 0
+        self._begin_of([piece for piece in found if piece not in preparing], done)
         for run in self.plan.chosen(self.matrix):
-            thaw(self.plan, run, found, done)
+            make_room(self.plan, run, found, done)
+
+    def _begin_of(self, found: Sequence[Piece], done: set[str]) -> None:
+        for piece in found:
+            if self._is_waiting(piece, done) and self._has_room(piece) and self._is_ready(piece, done):
+                self._start(piece)
+
+    def _is_waiting(self, piece: Piece, done: set[str]) -> bool:
+        return piece.name not in done | self.running.keys() | self.failed.keys()
 
     def _has_room(self, piece: Piece) -> bool:
         training = sum(each.piece.is_training for each in self.running.values())
+        if piece.kind is Kind.DATA:
+            return self.may_train()
         if piece.is_training:
             return self.may_train() and training < self.limits.jobs
-        # when no run is trained any more, evaluations have the room of training, too
-        room = self.limits.evaluations + (0 if self.may_train() and self.training_left else self.limits.jobs)
+        room = self.limits.evaluations + max(0, self.limits.jobs - training - self.runs_waiting)
         return self.may_evaluate() and len(self.running) - training < room
 
     def _is_ready(self, piece: Piece, done: set[str]) -> bool:
         there = all(path.exists() for path in piece.needs) and done >= set(piece.after)
-        return there and not (piece.is_training and is_held(piece.folder))
+        if piece.is_training:
+            return there and not is_held(piece.folder)
+        return there and not (piece.unless and self._goes_on(piece.unless))
+
+    def _goes_on(self, run: str) -> bool:
+        """Whether a run that is not at its end may yet delete the checkpoint at which it was stopped."""
+        at_work = run in self.running or is_held(self.plan.runs_folder / run)
+        return at_work or (self.may_train() and run not in self.failed)
 
     def _start(self, piece: Piece) -> None:
         command = [*self.python, "-m", *piece.command()]
@@ -227,47 +243,17 @@ def is_held(folder: Path) -> bool:
     return True
 
 
-# Checkpoints are deleted by their run when it goes on, and a run ends before all of them are evaluated: their model
-# folders are kept by hard links, which take no room while the checkpoint stands.
+def make_room(plan: Plan, run: Run, found: Sequence[Piece], done: set[str]) -> None:
+    """Delete the checkpoints of quarters that were evaluated; of those that wait, what only their run would need.
 
-
-def freeze(plan: Plan, run: Run, at_rest: bool) -> None:
-    """Keep the checkpoints of a run that are to be evaluated: quarters, and where a run was stopped or has ended.
-
-    `at_rest` says that we do not run it: then it has ended, unless a killed runner left it to finish its step.
+    The last one stays: the run goes on from it, and its weights' digest is published.
     """
-    folder = plan.runs_folder / run.folder
-    found = checkpoints(folder / "checkpoints")
-    at_rest = at_rest and bool(found) and not is_held(folder)
-    for checkpoint in found:
-        step = int(checkpoint.name.removeprefix("step_"))
-        target = plan.frozen(run) / checkpoint.name
-        wanted = step in quarters(plan.steps) or (at_rest and checkpoint == found[-1])
-        if wanted and not target.exists() and not is_evaluated(plan, run, step):
-            with suppress(FileNotFoundError):  # deleted meanwhile: a later one stands
-                _link(checkpoint, target)
-
-
-def _link(checkpoint: Path, target: Path) -> None:
-    partial = target.with_name(f"{target.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    for file in checkpoint.iterdir():
-        if file.name != TRAINING_STATE:
-            os.link(file, partial / file.name)
-    partial.rename(target)
-
-
-def is_evaluated(plan: Plan, run: Run, step: int) -> bool:
-    names = [f"{variant}-{run.folder}-step{step}" for variant in ("test", *run.spec.replays)]
-    return all((plan.runs_folder / name / "traces.jsonl.gz").is_file() for name in names)
-
-
-def thaw(plan: Plan, run: Run, found: Sequence[Piece], done: set[str]) -> None:
-    """Delete the frozen model folders of which every evaluation is done."""
-    for step, folder in frozen_steps(plan.frozen(run)).items():
-        if is_evaluated(plan, run, step) and all(p.name in done for p in found if folder in p.needs):
-            shutil.rmtree(folder)
+    for checkpoint in checkpoints(plan.runs_folder / run.folder / "checkpoints")[:-1]:
+        waiting = [piece for piece in found if checkpoint in piece.needs]
+        if waiting and all(piece.name in done for piece in waiting):
+            shutil.rmtree(checkpoint)
+        elif waiting:
+            (checkpoint / TRAINING_STATE).unlink(missing_ok=True)
 
 
 def drop_training_state(run: Path) -> None:
@@ -283,13 +269,11 @@ def cut_short(plan: Plan, matrix: Matrix) -> Iterator[str]:
             yield f"{piece.name}: {steps_done(piece.folder)} of {plan.steps} steps"
 
 
-def lost(plan: Plan, matrix: Matrix) -> Iterator[str]:
-    """Quarters whose weights went before anybody evaluated them: a kill came between a checkpoint and the next."""
-    for run in plan.chosen(matrix):
-        for step in quarters(plan.steps):
-            passed = step < steps_done(plan.runs_folder / run.folder) and step not in frozen_steps(plan.frozen(run))
-            if passed and not is_evaluated(plan, run, step):
-                yield f"{run.folder}, step {step}"
+def not_played(left: Sequence[Piece]) -> Iterator[str]:
+    """The evaluations that are missing, but for those of steps that their run did not come to."""
+    for piece in left:
+        if not piece.is_training and all(path.exists() for path in piece.needs):
+            yield piece.name
 
 
 def steps_done(run: Path) -> int:

@@ -83,7 +83,17 @@ def runs(results: Results) -> str:
         )
     headings = ["run", "seed", "visit", "steps", "interrupted and resumed", "of them trained nothing", "seconds"]
     headings += ["SFT weights, SHA-256"]
-    return captioned(headings, rows)
+    return captioned(headings, rows, *_made_differently(results))
+
+
+def _made_differently(results: Results) -> Iterable[str]:
+    """A note on every SFT whose weights are not the same in all visits: its runs do not start from one model."""
+    digests: dict[str, set[str]] = {}
+    for entry in results.training(Kind.SFT):
+        digests.setdefault(entry.summary.run, set()).add(entry.summary.weights_sha256 or UNDEFINED)
+    for name, found in sorted(digests.items()):
+        if len(found) > 1:
+            yield f"**{name} has {len(found)} different weights**: not all its runs start from the same model."
 
 
 def _seconds(value: float | None) -> str:

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Stands in for `python -m` of our modules in the tests of the study's runner: every command takes a moment.
 
-A run of RL makes a checkpoint a step and deletes the one before; SIGINT or SIGTERM ends it after its step. HANG names
-a run that goes no further than its second step. TRACES is what every evaluation is said to have played. `asked` in the
-work folder has every command that was begun.
+A run of RL makes the checkpoints that it is asked for, and one where SIGINT or SIGTERM ends it after a step; of
+earlier ones it keeps what it is asked to keep. HANG names a run that goes no further than its third step. TRACES is
+what every evaluation is said to have played. `asked` in the work folder has every command that was begun.
 """
 
 import json
@@ -12,23 +12,27 @@ import shutil
 import signal
 import sys
 import time
+import tomllib
 from pathlib import Path
 from types import FrameType
 
 from glyph.local.runs.durable import FileLock
 
-STEP_SECONDS = 1.2  # well above the poll of the runner: what a checkpoint holds must be seen
+STEP_SECONDS = 0.3
+HANGS_AFTER = 3
 
 
 def main(module: str, command: str, *arguments: str) -> int:
     folder = Path(arguments[0] if command == "resume" else arguments[arguments.index("--output") + 1])
     with (Path(os.environ["WORK"]) / "asked").open("a") as file:
         file.write(f"{command} {folder.name}\n")
+    if folder.name == os.environ.get("FAIL"):
+        return 1
     folder.mkdir(parents=True, exist_ok=True)
     if command in ("sft", "rl", "resume"):
         lock = FileLock(folder / ".lock")
         assert lock.acquire(), f"{folder} is held"
-        return train(folder, 4 if "rl-" in folder.name else 1)
+        return train(folder, settings(folder, arguments))
     manifest = json.dumps({"model": "m"})
     if command == "evaluate":
         (folder / "config.toml").write_text(f'data = "{arguments[arguments.index("--data") + 1]}"\n')
@@ -40,7 +44,17 @@ def main(module: str, command: str, *arguments: str) -> int:
     return 0
 
 
-def train(folder: Path, steps: int) -> int:
+def settings(folder: Path, arguments: tuple[str, ...]) -> dict[str, int]:
+    """Of a new run, remembered for one that is resumed."""
+    file = folder / "config.toml"
+    if not file.exists():
+        wanted = dict(text.split("=") for text in arguments if text.startswith(("rl.steps=", "checkpoints.")))
+        file.write_text("".join(f'"{name}" = {value}\n' for name, value in wanted.items()))
+    return tomllib.loads(file.read_text())
+
+
+def train(folder: Path, given: dict[str, int]) -> int:
+    steps, every = given.get("rl.steps", 1), given.get("checkpoints.every", 1)
     stops: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:
@@ -49,30 +63,35 @@ def train(folder: Path, steps: int) -> int:
     signal.signal(signal.SIGINT, note)
     signal.signal(signal.SIGTERM, note)
     write_status(folder, "running")
-    (folder / "config.toml").touch()
     done = max((int(path.name[5:]) for path in (folder / "checkpoints").glob("step_*")), default=0)
     for step in range(done + 1, steps + 1):
-        while folder.name == os.environ.get("HANG") and step > 2 and not stops:
+        while folder.name == os.environ.get("HANG") and step > HANGS_AFTER and not stops:
             time.sleep(0.05)
         if stops:
+            save(folder, step - 1, given)
             write_status(folder, "interrupted")
             return 130
         time.sleep(STEP_SECONDS)
-        save(folder, step)
+        with (folder / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps({"kind": "train", "step": step, "skipped": None}) + "\n")
+        if step % every == 0:
+            save(folder, step, given)
     write_status(folder, "finished")
     return 0
 
 
-def save(folder: Path, step: int) -> None:
-    with (folder / "metrics.jsonl").open("a") as file:
-        file.write(json.dumps({"kind": "train", "step": step, "skipped": None}) + "\n")
+def save(folder: Path, step: int, given: dict[str, int]) -> None:
+    target = folder / "checkpoints" / f"step_{step:06d}"
+    if target.exists() or step == 0:
+        return
     partial = folder / "checkpoints" / ".partial"
     partial.mkdir(parents=True)
     for name in ("model.safetensors", "training.pt"):
         (partial / name).write_text(f"{folder.name} {step}")
-    partial.rename(folder / "checkpoints" / f"step_{step:06d}")
-    if step > 1:
-        shutil.rmtree(folder / "checkpoints" / f"step_{step - 1:06d}")
+    partial.rename(target)
+    for other in (folder / "checkpoints").glob("step_*"):
+        if other < target and int(other.name[5:]) % given.get("checkpoints.keep_every", step):
+            shutil.rmtree(other)
 
 
 def write_status(folder: Path, status: str) -> None:

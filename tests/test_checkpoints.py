@@ -194,13 +194,18 @@ def test_the_digest_is_of_the_weights(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("keep_last", "left"),
-    [(0, [1, 2, 3, 4]), (1, [4]), (2, [3, 4]), (9, [1, 2, 3, 4])],
-)
-def test_older_ones_go_when_a_newer_one_stands(tmp_path: Path, keep_last: int, left: list[int]) -> None:
+    ("keep_last", "keep_every", "left"),
+    [
+        (0, 0, [1, 2, 3, 4]), (1, 0, [4]), (2, 0, [3, 4]), (9, 0, [1, 2, 3, 4]),
+        (0, 2, [1, 2, 3, 4]), (1, 2, [2, 4]), (1, 3, [3, 4]), (1, 1, [1, 2, 3, 4]),
+    ],
+)  # fmt: skip
+def test_older_ones_go_when_a_newer_one_stands(
+    tmp_path: Path, keep_last: int, keep_every: int, left: list[int]
+) -> None:
     for step in (1, 2, 3):
         save(tmp_path, step)
-    save(tmp_path, 4, keep_last=keep_last)
+    save(tmp_path, 4, keep_last=keep_last, keep_every=keep_every)
     assert checkpoints(tmp_path) == [tmp_path / f"step_{step:06d}" for step in left]
     assert hidden(tmp_path) == []
 

@@ -5,12 +5,14 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from glyph.commands.evaluation import _config as evaluation_config
 from glyph.config import dump_config
 from glyph.evaluation.traces import read_traces
 from glyph.local.runs.checkpoints import checkpoints
+from glyph.local.training.metric_lines import peak_memory
 from glyph.report.tokens import Role, read_annotated
 from tests.small_runs import (
     RL,
@@ -196,3 +198,10 @@ def test_the_stored_rollouts_show_what_was_trained(unbroken: dict[int, Path], of
             assert all(message.content in text for message in trace.messages if message.role != "tool")
             trains = any(role is Role.RL for _, role in annotated.tokens)
             assert (annotated.advantage is not None) == trains
+
+
+def test_how_much_of_the_gpu_was_taken_is_recorded(unbroken: dict[int, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert {line["peak_memory_gib"] for line in lines(unbroken[0], "train")} == {None}  # on a CPU
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda: 3 * 2**29)
+    assert peak_memory() == 1.5

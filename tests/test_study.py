@@ -28,7 +28,7 @@ from study.pieces import Kind, Piece, Plan, pieces
 from study.plain import code_of
 from study.publish import Publisher, pack
 from study.results import ResultsError, read_results
-from study.runner import lost
+from study.runner import Limits, Runner, Running, make_room
 from study.slim import RejoinError, TaskText, rejoin, slim, task_texts
 from tests import builders
 from tests.checkouts import ROOT
@@ -82,7 +82,7 @@ def test_every_run_has_one_visit() -> None:
 def test_what_is_not_there_is_refused() -> None:
     with pytest.raises(MatrixError, match="run 'c': expected one of a, b, b-alpha0"):
         MATRIX.select(["c"])
-    with pytest.raises(MatrixError, match="visit 9: expected 1 to 6"):
+    with pytest.raises(MatrixError, match=f"visit 9: expected 1 to {len(MATRIX.visit)}"):
         MATRIX.select(visit=9)
     with pytest.raises(MatrixError, match="multiple of 4, for checkpoints at quarters: got 30"):
         quarters(30)
@@ -155,7 +155,7 @@ def in_words_of(trace: Trace, text: TaskText) -> Trace:
 def command(visit: Mapping[str, Any], *options: str) -> list[str]:
     fake = f"{sys.executable} {ROOT}/tests/fake_study.py"
     fixed = ["--work", visit["work"], "--results", visit["results"], "--model", "m", "--data", visit["data"]]
-    fixed += ["--runs", "b-seed42,a-seed43", "--steps", "4", "--python", fake]
+    fixed += ["--runs", "b-seed42,a-seed43", "--steps", "8", "--python", fake]
     return [sys.executable, "-m", "study", "run", *map(str, fixed), *options]
 
 
@@ -182,8 +182,8 @@ def asked(visit: Mapping[str, Any]) -> list[str]:
 EVERYTHING = {
     "sft-a", "sft-b", "test-sft-a", "test-sft-b", "rl-a-seed43", "rl-b-seed42",
     "base-plain", "test-base-a", "test-base-b",
-    *(f"test-rl-{run}-step{step}" for run in ("a-seed43", "b-seed42") for step in (1, 2, 3, 4)),
-    *(f"forced_keep-rl-b-seed42-step{step}" for step in (1, 2, 3, 4)),
+    *(f"test-rl-{run}-step{step}" for run in ("a-seed43", "b-seed42") for step in (2, 4, 6, 8)),
+    *(f"forced_keep-rl-b-seed42-step{step}" for step in (2, 4, 6, 8)),
 }  # fmt: skip
 
 
@@ -192,10 +192,10 @@ def test_a_visit_makes_everything_once(visit: dict[str, Any]) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert {path.name for path in visit["results"].iterdir()} == EVERYTHING
     assert sorted(line.split()[1] for line in asked(visit)) == sorted(EVERYTHING)
-    assert list((visit["work"] / "frozen").glob("*/*")) == []  # all of them were evaluated
-    assert not list(visit["work"].rglob("training.pt"))
-    summary = json.loads((visit["results"] / "forced_keep-rl-b-seed42-step2" / "summary.json").read_text())
-    assert (summary["run"], summary["seed"], summary["step"]) == ("b:forced_keep", 42, 2)
+    assert [path.name for path in visit["work"].glob("runs/rl-*/checkpoints/*")] == ["step_000008"] * 2
+    assert not list(visit["work"].glob("runs/*/checkpoints/*/training.pt"))
+    summary = json.loads((visit["results"] / "forced_keep-rl-b-seed42-step4" / "summary.json").read_text())
+    assert (summary["run"], summary["seed"], summary["step"]) == ("b:forced_keep", 42, 4)
     assert summary["source_commit"] == "abc123"
     assert summary["metrics"]["pass_at_1"]["value"] == 1.0
     assert summary["metrics"]["hardcoded"]["denominator"] == 2  # computed before the tests are left out
@@ -211,20 +211,22 @@ def test_a_visit_makes_everything_once(visit: dict[str, Any]) -> None:
 
 
 def test_a_run_is_cut_short_in_time_to_be_evaluated_where_it_stands(visit: dict[str, Any]) -> None:
-    options = ("--minutes", "1", "--reserve", "48", "--evaluations", "4")
+    options = ("--minutes", "1.2", "--reserve", "50", "--evaluations", "4")
     done = study(visit, *options, HANG="rl-b-seed42")
     assert done.returncode == 3, done.stdout + done.stderr
     assert "rl-b-seed42: told to stop after its step" in done.stdout
-    assert "cut short: rl-b-seed42: 2 of 4 steps" in done.stdout
+    assert "cut short: rl-b-seed42: 3 of 8 steps" in done.stdout
+    assert "not played" not in done.stdout
     results = visit["results"]
-    assert (results / "test-rl-b-seed42-step2" / "summary.json").is_file()
-    assert (results / "test-rl-a-seed43-step4" / "summary.json").is_file()
+    stopped = {"test-rl-b-seed42-step3", "forced_keep-rl-b-seed42-step3"}
+    assert stopped < {path.name for path in results.iterdir() if (path / "summary.json").is_file()}
+    assert (results / "test-rl-a-seed43-step8" / "summary.json").is_file()
     assert json.loads((results / "rl-b-seed42" / "summary.json").read_text())["status"] == "interrupted"
 
     done = study(visit, *options)  # with more time the run goes on
     assert done.returncode == 0, done.stdout + done.stderr
     assert asked(visit).count("resume rl-b-seed42") == 1
-    assert {path.name for path in results.iterdir()} == EVERYTHING
+    assert {path.name for path in results.iterdir()} == EVERYTHING | stopped
 
 
 def test_after_a_kill_the_same_command_goes_on(visit: dict[str, Any]) -> None:
@@ -232,7 +234,7 @@ def test_after_a_kill_the_same_command_goes_on(visit: dict[str, Any]) -> None:
     first = subprocess.Popen(
         command(visit, *options), env=environment(visit), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
-    running = visit["work"] / "frozen" / "rl-a-seed43" / "step_000001"
+    running = visit["work"] / "runs" / "rl-a-seed43" / "checkpoints" / "step_000002"
     deadline = time.monotonic() + 60
     while not running.exists() and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -247,14 +249,52 @@ def test_after_a_kill_the_same_command_goes_on(visit: dict[str, Any]) -> None:
     assert not any(line in ("sft sft-a", "sft sft-b") for line in new)
 
 
-def test_a_quarter_that_is_gone_before_its_evaluation_is_reported(visit: dict[str, Any]) -> None:
-    run = visit["work"] / "runs" / "rl-b-seed42"
-    run.mkdir(parents=True)
-    (run / "metrics.jsonl").write_text('{"kind": "train", "step": 1}\n{"kind": "train", "step": 2}\n')
-    plan = plan_of(visit["work"], visit["data"], ["b-seed42"])
-    assert list(lost(plan, MATRIX)) == ["rl-b-seed42, step 1"]
-    (plan.frozen(MATRIX.select(["b-seed42"])[0]) / "step_000001").mkdir(parents=True)
-    assert list(lost(plan, MATRIX)) == []
+def test_a_checkpoint_waits_for_its_evaluation(visit: dict[str, Any]) -> None:
+    """Its training state goes, its weights stay; the last one stays whole; where a run was stopped it has its own."""
+    plan = plan_of(visit["work"], visit["data"], ["b-seed42"], steps=8)
+    run = MATRIX.select(["b-seed42"])[0]
+    for step in (2, 4, 5):
+        plan.checkpoint(run, step).mkdir(parents=True)
+        for name in ("model.safetensors", "training.pt"):
+            (plan.checkpoint(run, step) / name).touch()
+    found = pieces(plan, MATRIX)
+    tested = {piece.name: piece.unless for piece in found if piece.name.startswith("test-rl")}
+    stop = {"test-rl-b-seed42-step5": "rl-b-seed42"}
+    assert tested == {**{f"test-rl-b-seed42-step{step}": "" for step in (2, 4, 6, 8)}, **stop}
+    make_room(plan, run, found, {"test-rl-b-seed42-step2", "forced_keep-rl-b-seed42-step2", "test-rl-b-seed42-step4"})
+    left = [str(path.relative_to(plan.runs_folder / run.folder / "checkpoints")) for path in visit["work"].rglob("*.*")]
+    assert sorted(left) == ["step_000004/model.safetensors", "step_000005/model.safetensors", "step_000005/training.pt"]
+
+
+def test_evaluations_have_the_room_that_no_run_takes(visit: dict[str, Any]) -> None:
+    plan = plan_of(visit["work"], visit["data"], ["a-seed43"])
+    runner = Runner(plan, MATRIX, Limits(2, 0, None, 0), ("false",), lambda text: None, lambda piece: None)
+    training, evaluation = (next(p for p in runner.pieces() if p.is_training is kind) for kind in (True, False))
+    for waiting, at_work, room in ((1, 1, False), (0, 1, True), (0, 2, False), (0, 0, True), (2, 0, False)):
+        runner.runs_waiting = waiting
+        runner.running = {str(i): Running(training, None, visit["folder"], 0.0) for i in range(at_work)}  # type: ignore[arg-type]
+        assert runner._has_room(evaluation) is room, (waiting, at_work)
+
+
+def test_evaluations_are_played_though_training_failed(visit: dict[str, Any]) -> None:
+    done = study(visit, "--evaluations", "0", FAIL="sft-b")
+    assert done.returncode == 1
+    assert {path.name for path in visit["results"].iterdir()} >= {"rl-a-seed43", "test-rl-a-seed43-step8", "base-plain"}
+    assert "failed: sft-b: see " in done.stdout
+
+
+def test_what_plays_before_rl_is_of_one_visit() -> None:
+    names = [name for visit in MATRIX.visit for name in visit.untrained]
+    assert sorted(names) == sorted(["base", *(sft.name for sft in MATRIX.sft)])
+    for number, visit in enumerate(MATRIX.visit, 1):
+        starts = {run.sft.name for run in MATRIX.select(visit=number)}
+        assert {*visit.untrained} - {"base"} <= starts, f"visit {number} trains none of them"
+
+
+def test_a_visit_plays_what_it_is_to_play(tmp_path: Path, tiny_data: Path) -> None:
+    plan = plan_of(tmp_path, tiny_data, ["b-ungated"], untrained=("sft-b-ungated",))
+    played = {piece.name for piece in pieces(plan) if piece.kind in (Kind.BASE, Kind.PLAIN, Kind.AFTER_SFT)}
+    assert played == {"test-sft-b-ungated"}
 
 
 def test_a_folder_holds_one_study(visit: dict[str, Any]) -> None:
@@ -500,6 +540,16 @@ def test_the_runs_say_how_often_they_were_resumed(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text(json.dumps({"model_digest": "0123456789", "sessions": [{}, {}, {}]}))
     row = table_rows(tables.runs(read_results(tmp_path)))[0]
     assert row[3:] == ["56, cut short (interrupted)", "2", "4", "–", "01234567"]
+
+
+def test_sft_that_came_out_differently_is_said(tmp_path: Path) -> None:
+    for visit, digest in (("visit1", "aa"), ("visit2", "aa"), ("visit3", "bb")):
+        (tmp_path / visit / "sft-b").mkdir(parents=True)
+        facts = {"kind": "sft", "run": "sft-b", "arm": "b", "seed": None, "step": 0, "status": "finished"}
+        (tmp_path / visit / "sft-b" / "summary.json").write_text(json.dumps({**facts, "weights_sha256": digest}))
+        (tmp_path / visit / "sft-b" / "manifest.json").write_text('{"sessions": [{}]}')
+        differs = "**sft-b has 2 different weights**" in tables.runs(read_results(tmp_path))
+        assert differs is (visit == "visit3")
 
 
 def test_what_nobody_played_has_no_table(tmp_path: Path) -> None:

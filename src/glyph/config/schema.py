@@ -223,6 +223,7 @@ class CheckpointsConfig(Section):
 
     every: int = Field(default=25, ge=0, description="training steps between checkpoints; 0 is only at the end")
     keep_last: int = Field(default=0, ge=0, description="older ones beyond this number are deleted; 0 keeps all")
+    keep_every: int = Field(default=0, ge=0, description="one whose step is a multiple is never deleted; 0 is none")
 
 
 class TracesConfig(Section):

@@ -44,6 +44,7 @@ from glyph.local.runs.model_folder import (
 __all__ = [
     "Checkpoint",
     "CheckpointError",
+    "checkpoint_step",
     "checkpoints",
     "latest_checkpoint",
     "load_checkpoint",
@@ -81,10 +82,12 @@ def save_checkpoint(
     training: Mapping[str, Any],
     state: Mapping[str, Any],
     keep_last: int = 2,
+    keep_every: int = 0,
     dtype: torch.dtype | None = None,
 ) -> Path:
     """Write `root/step_NNNNNN`, then delete older ones beyond `keep_last` (0 keeps all); returns its folder.
 
+    Of those, one whose step is a multiple of `keep_every` stays (0: none does).
     `training` is restored with `weights_only`: tensors and plain data. `state` is JSON. `dtype` None is the model's.
     The step may stand there already: the same content again changes nothing, a damaged folder is replaced.
 
@@ -108,7 +111,7 @@ def save_checkpoint(
             with _partial_folder(target) as partial:
                 _write(partial, step, tensors, texts, dict(training), dict(state))
                 _publish(partial, target)
-            _prune(root, step, keep_last)
+            _prune(root, step, keep_last, keep_every)
     except (OSError, SafetensorError, _WriteError) as error:
         needed = _tensor_bytes(tensors) + _tensor_bytes(training) + sum(map(len, texts.values()))
         raise CheckpointError(_refusal(target, needed, error)) from error
@@ -119,6 +122,11 @@ def checkpoints(root: Path) -> list[Path]:
     """The checkpoint folders by step, intact or not; empty where there is no such folder."""
     found = ((_NAME.fullmatch(path.name), path) for path in root.glob("step_*") if path.is_dir())
     return [path for _, path in sorted((int(match[1]), path) for match, path in found if match)]
+
+
+def checkpoint_step(folder: Path) -> int:
+    """The step that a checkpoint's folder is named after."""
+    return int(folder.name.removeprefix("step_"))
 
 
 def latest_checkpoint(root: Path) -> Path | None:
@@ -213,10 +221,12 @@ def _publish(partial: Path, target: Path) -> None:
     sync(target.parent)
 
 
-def _prune(root: Path, step: int, keep_last: int) -> None:
+def _prune(root: Path, step: int, keep_last: int, keep_every: int) -> None:
     """Delete those before `step`, which is known to be good, beyond `keep_last`; later ones are not ours to judge."""
-    earlier = [folder for folder in checkpoints(root) if _step(folder) < step]
+    earlier = [folder for folder in checkpoints(root) if checkpoint_step(folder) < step]
     for folder in earlier[: max(0, len(earlier) - keep_last + 1)] if keep_last > 0 else []:
+        if keep_every > 0 and checkpoint_step(folder) % keep_every == 0:
+            continue
         try:
             _delete(folder)
         except OSError as error:
@@ -319,10 +329,6 @@ def _tensor_bytes(value: Any) -> int:
     if isinstance(value, Mapping):
         value = [*value.values()]
     return sum(map(_tensor_bytes, value)) if isinstance(value, list | tuple) else 0
-
-
-def _step(folder: Path) -> int:
-    return int(folder.name.removeprefix("step_"))
 
 
 def _body_digest(body: Mapping[str, Any]) -> str:

@@ -9,6 +9,8 @@ from dataclasses import asdict
 from statistics import fmean
 from typing import Any
 
+import torch
+
 from glyph.evaluation.metrics import Metric, compute_all
 from glyph.evaluation.predicates import Rollout
 from glyph.evaluation.traces import Trace
@@ -16,6 +18,7 @@ from glyph.local.rollouts.generated import Generated
 from glyph.local.training.experience import Experience
 from glyph.local.training.trainer import StepResult
 
+GIBIBYTE = 2**30
 SHOWN = ("value", "numerator", "denominator", "interval", "tasks")
 FROM_STEP = (
     "policy_loss",
@@ -81,7 +84,13 @@ def train_line(
             "training": round(numbers.get("seconds", 0.0), 4),
             "total": round(total, 4),
         },
+        "peak_memory_gib": peak_memory(),
     }
+
+
+def peak_memory() -> float | None:
+    """GiB of the GPU's memory that PyTorch has held at most so far in this process; None where it uses no GPU."""
+    return round(torch.cuda.max_memory_reserved() / GIBIBYTE, 2) if torch.cuda.is_initialized() else None
 
 
 def _rollout_metrics(traces: Sequence[Trace]) -> dict[str, Any]:

@@ -109,6 +109,7 @@ class Workbench:
             {"trainer": self.trainer.state_dict()},
             dict(state or {}),
             self.config.checkpoints.keep_last,
+            self.config.checkpoints.keep_every,
         )
 
     def restore(self, folder: RunFolder) -> Checkpoint | None:
