@@ -64,7 +64,7 @@ def predictions(results: Results, matrix: Matrix) -> str:
             cells += [format_metric(compute(f"{each}_RUNTIME_ERROR", after)) for each in ("base_rate", "precision")]
             rows.append([name, seed_cell(seed), str(entry.summary.step), *cells])
     note = "After the first candidate: predictions that follow a failed test or a revision, without unreadable ones."
-    return captioned(headings, [*rows, *(_their_predictions() if rows else [])], note)
+    return captioned(results, headings, [*rows, *(_their_predictions() if rows else [])], note)
 
 
 def _by_class(entry: Entry, label: Label) -> str:
@@ -101,7 +101,7 @@ def decisions(results: Results, matrix: Matrix) -> str:
     their_rejected, their_ended = _their_decisions()
     split = ["rollouts", "seed", "step", "never revised: solved", "never revised: at the cap", "revised: solved"]
     split += ["revised: at the cap", "revised: ended by a protocol error"]
-    return captioned(headings, [*rejected, *their_rejected], note, table(split, [*ended, *their_ended]))
+    return captioned(results, headings, [*rejected, *their_rejected], note, table(split, [*ended, *their_ended]))
 
 
 def _rejections(entry: Entry) -> list[Metric]:
@@ -144,4 +144,4 @@ def costs(results: Results, matrix: Matrix) -> str:
         [name, seed_cell(seed), str(entry.summary.step), *(format_metric(entry.metric(each)) for each in names)]
         for name, seed, entry in _last(results, matrix, replays=True)
     ]
-    return captioned(headings, rows)
+    return captioned(results, headings, rows)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from glyph.evaluation.metrics import compute_all
-from glyph.evaluation.traces import read_traces, write_traces
+from glyph.evaluation.traces import Trace, read_traces, write_traces
 from glyph.files import write_atomically
 from glyph.local.runs.checkpoints import checkpoints
 from glyph.local.runs.model_folder import WEIGHTS, sha256
@@ -56,10 +56,11 @@ class Publisher:
             if (file := piece.folder / name).is_file():
                 write_atomically(target / name, self._clean(file.read_text("utf-8", errors="replace")))
         for traces in sorted(piece.folder.glob(f"evaluations/*/{TRACES}")):
-            self._write_slim(piece.folder, traces, target / traces.relative_to(piece.folder))
-        if (traces := piece.folder / TRACES).is_file():
-            self._write_slim(piece.folder, traces, target / traces.name)
-        write_atomically(target / SUMMARY, json.dumps(self._summary(piece, facts), indent=1) + "\n")
+            self._write_slim(piece.folder, read_traces(traces).traces, target / traces.relative_to(piece.folder))
+        played = read_traces(traces).traces if (traces := piece.folder / TRACES).is_file() else None
+        if played is not None:
+            self._write_slim(piece.folder, played, target / TRACES)
+        write_atomically(target / SUMMARY, json.dumps(self._summary(piece, facts, played), indent=1) + "\n")
         write_atomically(target / "manifest.json", json.dumps(facts, indent=1) + "\n")
 
     def _clean(self, text: str) -> str:
@@ -67,25 +68,23 @@ class Publisher:
             text = text.replace(path, name)
         return text
 
-    def _write_slim(self, run: Path, traces: Path, target: Path) -> None:
+    def _write_slim(self, run: Path, read: Sequence[Trace], target: Path) -> None:
         """Raises: RejoinError: the texts of the traces are not those of the run's data."""
         data = Path(tomllib.loads((run / "config.toml").read_text("utf-8"))["data"])
-        read = read_traces(traces).traces
         arm, split = next((t.arm, t.split) for t in read if t.arm and t.split)
         texts = task_texts(data, arm.lower(), split)
         thin = [slim(trace, texts) for trace in read]
         cleaned = [replace(trace, model=trace.model and self._clean(trace.model)) for trace in thin]
         write_traces(target, cleaned, overwrite=True)
 
-    def _summary(self, piece: Piece, manifest: Mapping[str, Any]) -> dict[str, Any]:
+    def _summary(self, piece: Piece, manifest: Mapping[str, Any], played: Sequence[Trace] | None) -> dict[str, Any]:
         summary = {"schema_version": 1, "kind": piece.kind.value, **piece.facts, **self._facts}
         summary |= {"status": manifest.get("status", "finished"), "seconds": manifest.get("seconds")}
         if piece.is_training:
             return summary | _training_facts(piece)
-        if (traces := piece.folder / TRACES).is_file():
-            read = read_traces(traces).traces
-            metrics = compute_all(rollouts_of(read))
-            summary |= {"rollouts": len(read), "errors": sum(trace.error is not None for trace in read)}
+        if played is not None:
+            metrics = compute_all(rollouts_of(played))
+            summary |= {"rollouts": len(played), "errors": sum(trace.error is not None for trace in played)}
             summary["metrics"] = {name: metric.to_dict() for name, metric in metrics.items()}
         return summary
 

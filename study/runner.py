@@ -110,8 +110,10 @@ class Runner:
         told = time.monotonic()
         try:
             while True:
-                self._look_after()
+                ended = self._look_after()
                 self._begin()
+                for piece in ended:  # takes seconds: what comes next has begun
+                    self.published(piece)
                 if not self.running:
                     break
                 if time.monotonic() - told >= PROGRESS_SECONDS:
@@ -126,15 +128,18 @@ class Runner:
     def pieces(self) -> list[Piece]:
         return pieces(self.plan, self.matrix)
 
-    def _look_after(self) -> None:
-        """Take note of what ended; ask what must make room in time to stop."""
+    def _look_after(self) -> list[Piece]:
+        """Take note of what ended, and return it; ask what must make room in time to stop."""
+        ended = []
         for name, each in list(self.running.items()):
             if (code := each.process.poll()) is not None:
                 del self.running[name]
                 self._end(each, code)
+                ended.append(each.piece)
             elif not each.told_to_stop and not (self.may_train() if each.piece.is_training else self.may_evaluate()):
                 self.say(f"{name}: told to stop" + (" after its step" if each.piece.is_training else ""))
                 each.stop()
+        return ended
 
     def _end(self, each: Running, code: int) -> None:
         piece, seconds = each.piece, time.monotonic() - each.begun
@@ -147,7 +152,6 @@ class Runner:
             self.say(f"{piece.name}: FAILED (exit {code}) after {seconds:.0f} s: {each.last_line()}; see {each.log}")
         if piece.is_training and piece.done():
             drop_training_state(piece.folder)
-        self.published(piece)
 
     def _begin(self) -> None:
         """Begin what is ready, in order, as far as there is room; what is evaluated is then no longer needed."""

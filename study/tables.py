@@ -35,17 +35,16 @@ MINI = ROOT / "RESULTS_PUBLISHED" / "mini"
 MINI_SEEDS = (42, 43, 44)
 THEIR_SEEDS = ("42", "43")
 THEIR_PAIRS = {("sft-a", "a"): ("A", "A"), ("sft-b", "b"): ("B", "B"), ("a", "b"): ("A", "B")}
-CAPTION = (
-    "Qwen2.5-Coder-0.5B-Instruct, **weights: a 4-bit quantisation, dequantised**; MBPP test tasks, greedy. "
+INTERVALS = (
     "value [95% interval] n; intervals: Wilson, † bootstrap over tasks, ‡ Wilson with one trial a task, § t over seeds."
 )
 Cells = Sequence[str]
 
 
-def captioned(headings: Cells, rows: Sequence[Cells], *below: str) -> str:
+def captioned(of: Results, headings: Cells, rows: Sequence[Cells], *below: str) -> str:
     """A table, what stands below it (notes, a second table; none where empty), what its model is; nothing without a
     row."""
-    return "\n\n".join([table(headings, rows), *filter(None, below), CAPTION]) if rows else ""
+    return "\n\n".join([table(headings, rows), *filter(None, below), f"{of.model} {INTERVALS}"]) if rows else ""
 
 
 @lru_cache
@@ -83,7 +82,7 @@ def runs(results: Results) -> str:
         )
     headings = ["run", "seed", "visit", "steps", "interrupted and resumed", "of them trained nothing", "seconds"]
     headings += ["SFT weights, SHA-256"]
-    return captioned(headings, rows, *_made_differently(results))
+    return captioned(results, headings, rows, *_made_differently(results))
 
 
 def _made_differently(results: Results) -> Iterable[str]:
@@ -109,7 +108,7 @@ def passes(results: Results, matrix: Matrix) -> str:
             found = results.evaluations(run, seed)
             cells = [format_metric(found[step].metric("pass_at_1")) if step in found else UNDEFINED for step in steps]
             rows.append([run, seed_cell(seed), "", *cells])
-    return captioned(["pass@1", "seed", "before RL", *(f"step {step}" for step in steps)], rows)
+    return captioned(results, ["pass@1", "seed", "before RL", *(f"step {step}" for step in steps)], rows)
 
 
 def _before_rl(results: Results, matrix: Matrix) -> Iterable[tuple[str, str]]:
@@ -163,7 +162,7 @@ def question(results: Results, of: Question) -> str:
     headings += ["theirs, 4B"]
     cells = [_cells(row, adjusted.get(row.name) if row.in_family else None) for row in rows]
     own = "" if all(row.in_family for row in rows) else OWN_STEPS
-    return captioned(headings, cells, own, _gained(results, rows))
+    return captioned(results, headings, cells, own, _gained(results, rows))
 
 
 def _compared(results: Results, of: Question) -> Iterable[Row]:

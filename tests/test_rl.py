@@ -15,6 +15,7 @@ from glyph.local.runs.checkpoints import checkpoints
 from glyph.local.training.metric_lines import peak_memory
 from glyph.report.tokens import Role, read_annotated
 from tests.small_runs import (
+    MODEL,
     RL,
     glyph,
     lines,
@@ -72,6 +73,16 @@ def test_an_sft_run_is_evaluated_with_its_own_wording_and_data(tmp_path: Path, s
     (tmp_path / "config.toml").write_text(dump_config(own))
     config = evaluation_config(str(tmp_path), None, None, [], {"data": None, "device": None})
     assert (config.arm, config.prompts, config.data, config.seed) == (own.arm, own.prompts, small_data, 3)
+
+
+def test_more_tasks_than_there_are_are_refused(tmp_path: Path, small_data: Path) -> None:
+    tasks = len((small_data / "arm_b_test.jsonl").read_text().splitlines())
+    run, options = tmp_path / "run", ("--split", "test", "--data", small_data, "-n", tasks + 1)
+    for command in (("evaluate", MODEL, "--arm", "b", "--scale", "mini", "--output", run), ("rollouts", run)):
+        done = glyph(*command, *options)
+        assert done.exit_code == 2
+        assert f"{tasks + 1} tasks were asked for, and test has {tasks}; 0 is all of them" in done.output
+        assert not run.exists()
 
 
 @pytest.mark.parametrize("off_policy_steps", [0, 1])

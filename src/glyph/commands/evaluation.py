@@ -14,7 +14,7 @@ from glyph.evaluation.predicates import Rollout
 from glyph.evaluation.traces import Trace, write_traces
 from glyph.executor import Executor, ExecutorError
 from glyph.files import write_atomically
-from glyph.tasks.validation import data_facts, read_tasks
+from glyph.tasks.validation import data_facts, first_tasks, read_tasks
 from glyph.versions import manifest
 
 
@@ -98,7 +98,8 @@ def _play(config: RlConfig, folder: Path) -> list[Trace]:
     from glyph.local.rollouts.playing import Player
     from glyph.local.training.workbench import model_folder, wording_of
 
-    tasks = read_tasks(config.data, config.arm, config.evaluation.split)[: config.evaluation.num_tasks or None]
+    split = config.evaluation.split
+    tasks = first_tasks(read_tasks(config.data, config.arm, split), config.evaluation.num_tasks, split)
     source = model_folder(config.model)
     started = time.monotonic()
     with Executor(workers=config.environment.test_workers, limits=config.limits()) as executor:

@@ -22,7 +22,7 @@ from glyph.files import write_atomically
 from glyph.protocol import Arm
 from glyph.tasks.prompts import DEFAULT_PROMPTS, Wording, load_wording
 from glyph.tasks.task import CodeTask
-from glyph.tasks.validation import check_wording, data_facts, read_rows, read_tasks
+from glyph.tasks.validation import check_wording, data_facts, first_tasks, read_rows, read_tasks
 from glyph.variants import parse_variant
 from glyph.versions import manifest
 
@@ -109,7 +109,7 @@ def _run(plan: RolloutPlan, output: Path, prompts: Path, resume: bool) -> None:
     if plan.model == DEMONSTRATIONS and variant.name != "standard":
         raise ValueError("demonstrations have no turns for a variant: give --model")
     rules = [Rules(arm, variant, plan.budget, plan.max_context_tokens) for arm in arms]
-    tasks = {arm: read_tasks(Path(plan.data), arm, plan.split)[: plan.num_tasks or None] for arm in arms}
+    tasks = {arm: first_tasks(read_tasks(Path(plan.data), arm, plan.split), plan.num_tasks, plan.split) for arm in arms}
     _check_claim(output, plan, wording, resume)
     with ExitStack() as stack:
         executor = stack.enter_context(Executor(workers=4))
