@@ -4,8 +4,9 @@ import json
 import shlex
 import sys
 import time
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Set
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +19,7 @@ from glyph.tasks.validation import data_manifest
 from study.matrix import Matrix, MatrixError, load_matrix, quarters
 from study.pieces import SUMMARY, Kind, Piece, Plan, pieces
 from study.publish import Publisher, drop_unfinished, pack
-from study.runner import Limits, Runner, cut_short, not_played, write_plan
+from study.runner import PACKING_SECONDS, Limits, Runner, cut_short, not_played, write_plan
 from study.slim import rejoin as put_back
 from study.slim import task_texts
 
@@ -41,9 +42,10 @@ def run(
     steps: Annotated[int | None, typer.Option(help="of every run; a multiple of 4")] = None,
     jobs: Annotated[int, typer.Option(help="runs trained at once", min=1)] = 2,
     evaluations: Annotated[int, typer.Option(help="evaluations at once beside them", min=0)] = 1,
-    minutes: Annotated[float | None, typer.Option(help="from now to the end, archives written", min=1)] = None,
+    minutes: Annotated[float | None, typer.Option(help="from now to the end, archives written")] = None,
     reserve: Annotated[float, typer.Option(help="seconds kept for the last evaluations", min=0)] = 240,
     num_tasks: Annotated[int, typer.Option(help="the first n test tasks; 0 for all", min=0)] = 0,
+    evaluate_every: Annotated[int, typer.Option(help="steps between test evaluations; 0: every quarter", min=0)] = 0,
     sft: Annotated[str, typer.Option(help="further settings of SFT, key=value key=value")] = "",
     rl: Annotated[str, typer.Option(help="further settings of RL")] = "",
     python: Annotated[str, typer.Option(help="the command that runs our modules")] = sys.executable,
@@ -53,7 +55,9 @@ def run(
     matrix = load_matrix()
     try:
         plan = _plan(matrix, work, scale, model, data, runs, visit, steps, (sft.split(), rl.split()), num_tasks)
-        _check(plan, matrix)
+        plan = replace(plan, evaluate_every=evaluate_every)
+        limits = Limits(jobs, evaluations, minutes and minutes * SECONDS_A_MINUTE, reserve)
+        _check(plan, matrix, limits)
         write_plan(plan, json.dumps(asdict(plan), default=str) + "\n")
     except (ValueError, OSError) as error:
         fail(f"study: {error}")
@@ -63,8 +67,8 @@ def run(
     if Path(plan.model).is_dir():
         places[Path(plan.model)] = Path(plan.model).name
     publisher = Publisher(results, places, {"source_commit": commit} if commit else {})
-    limits = Limits(jobs, evaluations, minutes and minutes * SECONDS_A_MINUTE, reserve)
-    runner = Runner(plan, matrix, limits, shlex.split(python), _say, lambda piece: _publish(publisher, piece))
+    publish = partial(_publish, publisher)
+    runner = Runner(plan, matrix, limits, shlex.split(python), _say, publish, started=STARTED)
     left = runner.run()
     _close(plan, matrix, publisher, results, left, runner.failed)
 
@@ -90,12 +94,19 @@ def _plan(
     sft, rl = map(tuple, settings)
     folder = str(Path(model).resolve()) if Path(model).is_dir() else model
     names = tuple(run.name for run in chosen)
-    untrained = None if visit is None else matrix.visited(visit).untrained
+    untrained = None if visit is None else matrix.visit_of(visit).untrained
     return Plan(work.resolve(), scale, folder, data.resolve(), names, number, sft, rl, num_tasks, untrained)
 
 
-def _check(plan: Plan, matrix: Matrix) -> None:
+def _check(plan: Plan, matrix: Matrix, limits: Limits) -> None:
     """Refuse what every run would refuse, before the first begins. Raises: ValueError, OSError."""
+    if plan.evaluate_every % plan.quarter:
+        raise ValueError(f"--evaluate-every {plan.evaluate_every}: expected a multiple of {plan.quarter}, a quarter")
+    if limits.seconds is not None and not PACKING_SECONDS < limits.reserve_seconds < limits.seconds:
+        raise ValueError(
+            f"--reserve {limits.reserve_seconds:g}: expected seconds between {PACKING_SECONDS:g}, which packing takes, "
+            f"and the {limits.seconds:g} of --minutes"
+        )
     if data_manifest(plan.data) is None:
         raise ValueError(f"{plan.data}: no prepared data; run python -m data.prepare --output {plan.data}")
     for piece in pieces(plan, matrix):
@@ -119,11 +130,11 @@ def _publish(publisher: Publisher, piece: Piece) -> None:
 
 
 def _close(
-    plan: Plan, matrix: Matrix, publisher: Publisher, results: Path, left: list[Piece], failed: Mapping[str, int]
+    plan: Plan, matrix: Matrix, publisher: Publisher, results: Path, left: list[Piece], failed: Set[str]
 ) -> None:
     """Publish what there is, pack it, and say what is missing."""
     for piece in pieces(plan, matrix):
-        if piece.is_training or not (results / piece.name / SUMMARY).is_file():
+        if piece.name not in publisher.done and (piece.is_training or not (results / piece.name / SUMMARY).is_file()):
             _publish(publisher, piece)
     if results.is_dir():
         for archive in pack(results, results.parent / f"{results.name}-archives"):
@@ -132,7 +143,7 @@ def _close(
         _say(f"cut short: {line}")
     for line in not_played(left):
         _say(f"not played: {line}")
-    for name in failed:
+    for name in sorted(failed):
         _say(f"failed: {name}: see {plan.work / 'logs' / name}.log")
     if left:
         _say("the same command goes on with what is missing")

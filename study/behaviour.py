@@ -64,7 +64,8 @@ def predictions(results: Results, matrix: Matrix) -> str:
             cells += [format_metric(compute(f"{each}_RUNTIME_ERROR", after)) for each in ("base_rate", "precision")]
             rows.append([name, seed_cell(seed), str(entry.summary.step), *cells])
     note = "After the first candidate: predictions that follow a failed test or a revision, without unreadable ones."
-    return captioned(results, headings, [*rows, *(_their_predictions() if rows else [])], note)
+    theirs = _their_predictions() if rows and results.subject.beside_theirs else []
+    return captioned(results, headings, [*rows, *theirs], note)
 
 
 def _by_class(entry: Entry, label: Label) -> str:
@@ -98,7 +99,7 @@ def decisions(results: Results, matrix: Matrix) -> str:
         "A candidate is bad that is not verified PASS; later ones follow a failed visible test or a revision. "
         f"Targets without a readable decision are left out ({', '.join(undecided)})."
     )
-    their_rejected, their_ended = _their_decisions()
+    their_rejected, their_ended = _their_decisions() if results.subject.beside_theirs else ([], [])
     split = ["rollouts", "seed", "step", "never revised: solved", "never revised: at the cap", "revised: solved"]
     split += ["revised: at the cap", "revised: ended by a protocol error"]
     return captioned(results, headings, [*rejected, *their_rejected], note, table(split, [*ended, *their_ended]))

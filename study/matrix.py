@@ -117,7 +117,7 @@ class Matrix(_Table):
         """Every run, in the order of priority: all seeds of a spec one after another."""
         return [Run(spec=spec, seed=seed, sft=self.sft_of(spec)) for spec in self.run for seed in self.seeds]
 
-    def visited(self, number: int) -> Visit:
+    def visit_of(self, number: int) -> Visit:
         """The visit of this number, from 1. Raises: MatrixError: there is none."""
         if not 1 <= number <= len(self.visit):
             raise MatrixError(f"visit {number}: expected 1 to {len(self.visit)}")
@@ -130,7 +130,7 @@ class Matrix(_Table):
             MatrixError: a name or a visit that there is not.
         """
         if visit is not None:
-            names = [*names, *self.visited(visit).runs]
+            names = [*names, *self.visit_of(visit).runs]
         runs = self.runs()
         known = {name for run in runs for name in (run.name, run.spec.name)}
         if unknown := [name for name in names if name not in known]:

@@ -20,6 +20,7 @@ from glyph.local.runs.checkpoints import checkpoint_step, checkpoints
 from study.matrix import BASE, Matrix, Run, Sft, load_matrix, quarters
 
 STANDARD = "standard"
+COMPARED = 2  # the last step, and the one before, which a run that was cut short has too
 TRACES, PLAIN, SUMMARY = "traces.jsonl.gz", "plain.jsonl", "summary.json"
 
 
@@ -40,7 +41,8 @@ TRAINING = (Kind.SFT, Kind.RL)
 class Plan:
     """What was asked for. `sft` and `rl` are further settings of every run; 0 test tasks are all.
 
-    `untrained` names the models before RL that play the test tasks: `base`, SFT runs; None is all.
+    `untrained` names the models before RL that play the test tasks: `base`, SFT runs; None is all. Checkpoints of runs
+    do so every `evaluate_every` steps, a number of quarters; 0 is every quarter.
     """
 
     work: Path
@@ -53,6 +55,7 @@ class Plan:
     rl: tuple[str, ...] = ()
     num_tasks: int = 0
     untrained: tuple[str, ...] | None = None
+    evaluate_every: int = 0
 
     def chosen(self, matrix: Matrix) -> list[Run]:
         return matrix.select(self.runs)
@@ -67,6 +70,17 @@ class Plan:
     def checkpoint(self, run: Run, step: int) -> Path:
         return self.runs_folder / run.folder / "checkpoints" / f"step_{step:06d}"
 
+    @property
+    def quarter(self) -> int:
+        """Steps between checkpoints."""
+        return quarters(self.steps)[0]
+
+    @property
+    def evaluated(self) -> list[int]:
+        """The steps whose checkpoints play the test tasks."""
+        every = self.evaluate_every or self.quarter
+        return [step for step in quarters(self.steps) if step % every == 0 or step == self.steps]
+
     def plays(self, name: str) -> bool:
         """Whether a model before RL plays the test tasks."""
         return self.untrained is None or name in self.untrained
@@ -77,7 +91,7 @@ class Piece:
     """One command that fills `folder`. `arguments` are those of `python -m MODULE`. `needs` are folders that must be
     there, `after` pieces that must be done. A smaller `rank` goes first. `facts` say what the result is of.
 
-    `unless` names the piece of training that deletes what this one needs when it goes on.
+    `deleted_by` names the piece of training that deletes what this one needs when it goes on.
     """
 
     name: str
@@ -89,7 +103,7 @@ class Piece:
     needs: tuple[Path, ...] = ()
     rank: tuple[int, ...] = ()
     facts: dict[str, object] = field(default_factory=dict)
-    unless: str = ""
+    deleted_by: str = ""
 
     @property
     def is_training(self) -> bool:
@@ -155,12 +169,12 @@ def _sft(plan: Plan, matrix: Matrix, sft: Sft) -> Piece:
 
 
 def _rl(plan: Plan, matrix: Matrix, place: int, run: Run) -> Piece:
-    every = quarters(plan.steps)[0]
+    every = plan.quarter
     options = ("--scale", plan.scale, "--seed", str(run.seed), "--data", str(plan.data_of(run.sft)))
     settings = (
         f"rl.steps={plan.steps}",
         f"checkpoints.every={every}",
-        f"checkpoints.keep_every={every}",
+        f"checkpoints.keep_every={plan.evaluate_every or every}",
         "checkpoints.keep_last=1",
         f"evaluation.every={every}",
         *_settings(plan, matrix, run),
@@ -189,12 +203,12 @@ def _test(plan: Plan, matrix: Matrix, model: str | Path, arm: str, settings: tup
 
 
 def _after_rl(plan: Plan, matrix: Matrix, run: Run) -> Iterator[Piece]:
-    """Later steps first; replays right after a run's last one, those of quarters when all else is done."""
-    for step in evaluated_steps(plan, run):
+    """In the order of `evaluated_steps`; replays right after a run's last one, others when all else is done."""
+    for place, step in enumerate(evaluated_steps(plan, run)):
         for number, variant in enumerate(("", *run.spec.replays)):
             settings = _settings(plan, matrix, run) + ((f"environment.variant={variant}",) if variant else ())
             name = f"{variant or 'test'}-{run.folder}-step{step}"
-            is_stop = step not in quarters(plan.steps)
+            is_stop = step not in plan.evaluated
             is_last = step == plan.steps or is_stop
             model = plan.checkpoint(run, step)
             arguments = _test(plan, matrix, model, run.sft.arm, settings)
@@ -205,21 +219,22 @@ def _after_rl(plan: Plan, matrix: Matrix, run: Run) -> Iterator[Piece]:
                 "glyph",
                 (*arguments, "--data", str(plan.data_of(run.sft))),
                 needs=(model,),
-                rank=(3 if is_last or not variant else 5, -step, number),
+                rank=(3 if is_last or not variant else 5, place, number),
                 facts={
                     "run": run.spec.name + (f":{variant}" if variant else ""),
                     "arm": run.sft.arm,
                     "seed": run.seed,
                     "step": step,
                 },
-                unless=run.folder if is_stop else "",
+                deleted_by=run.folder if is_stop else "",
             )
 
 
 def evaluated_steps(plan: Plan, run: Run) -> list[int]:
-    """The quarters, and the last checkpoint where that is another step: there a run was stopped."""
+    """Later ones first, by which runs are compared; where a run was stopped, which is another step in each, third."""
     last = [checkpoint_step(path) for path in checkpoints(plan.runs_folder / run.folder / "checkpoints")[-1:]]
-    return sorted({*quarters(plan.steps), *last})
+    steps = plan.evaluated[::-1]
+    return [*steps[:COMPARED], *(step for step in last if step not in steps), *steps[COMPARED:]]
 
 
 def _after_sft(plan: Plan, matrix: Matrix, sft: Sft) -> Piece:
@@ -233,7 +248,7 @@ def _after_sft(plan: Plan, matrix: Matrix, sft: Sft) -> Piece:
         "glyph",
         (*_test(plan, matrix, run, sft.arm, _settings(plan, matrix) + grammar), "--data", str(plan.data_of(sft))),
         after=(sft.name,),
-        rank=(2, -1),
+        rank=(4, -1),
         facts={"run": sft.name, "arm": sft.arm, "seed": None, "step": 0},
     )
 

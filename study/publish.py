@@ -21,8 +21,7 @@ from typing import Any
 from glyph.evaluation.metrics import compute_all
 from glyph.evaluation.traces import Trace, read_traces, write_traces
 from glyph.files import write_atomically
-from glyph.local.runs.checkpoints import checkpoints
-from glyph.local.runs.model_folder import WEIGHTS, sha256
+from glyph.local.runs.checkpoints import checkpoints, recorded_sha256
 from glyph.report.data import rollouts_of
 from study.pieces import PLAIN, SUMMARY, TRACES, Kind, Piece
 from study.slim import slim, task_texts
@@ -35,11 +34,12 @@ ARCHIVE_BYTES = 14 * 2**20
 class Publisher:
     """Writes the pieces of a study into a results folder. `places` are paths of this machine, and what stands for them.
 
-    `facts` are added to every summary (the commit of the sources where the copy that runs does not know it).
+    `facts` are added to every summary (the commit of the sources where the copy that runs does not know it). `done` are
+    the names of what was published.
     """
 
     def __init__(self, results: Path, places: Mapping[Path, str], facts: Mapping[str, Any]) -> None:
-        self._results, self._facts = results, dict(facts)
+        self._results, self._facts, self.done = results, dict(facts), set[str]()
         self._places = {str(path): name for path, name in sorted(places.items(), key=lambda item: -len(str(item[0])))}
 
     def publish(self, piece: Piece) -> None:
@@ -62,6 +62,7 @@ class Publisher:
             self._write_slim(piece.folder, played, target / TRACES)
         write_atomically(target / SUMMARY, json.dumps(self._summary(piece, facts, played), indent=1) + "\n")
         write_atomically(target / "manifest.json", json.dumps(facts, indent=1) + "\n")
+        self.done.add(piece.name)
 
     def _clean(self, text: str) -> str:
         for path, name in self._places.items():
@@ -100,7 +101,7 @@ def _training_facts(piece: Piece) -> dict[str, Any]:
         "steps_done": max((line["step"] for line in steps), default=0),
         "steps_skipped": sum(line.get("skipped") is not None for line in steps),
         "checkpoint": found[-1].name if found else None,
-        "weights_sha256": sha256(found[-1] / WEIGHTS) if found else None,
+        "weights_sha256": recorded_sha256(found[-1]) if found else None,
     }
 
 

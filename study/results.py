@@ -18,8 +18,22 @@ from glyph.evaluation.traces import read_traces
 from glyph.report.data import rollouts_of
 from study.pieces import PLAIN, SUMMARY, TRACES, Kind
 
-QWEN = "Qwen2.5-Coder-0.5B-Instruct, **weights: a 4-bit quantisation, dequantised**; MBPP's 500 test tasks, greedy."
-MINI = "The mini model, 1.2 million parameters; 500 held-out tasks of the project's own, greedy."
+
+@dataclass(frozen=True)
+class Subject:
+    """What was evaluated on what, said below every table, and whether the published figures stand in it."""
+
+    text: str
+    beside_theirs: bool
+
+
+SMALL = Subject(
+    "Qwen2.5-Coder-0.5B-Instruct, **weights: a 4-bit quantisation, dequantised**; MBPP's 500 test tasks, greedy.",
+    beside_theirs=True,
+)
+MINI = Subject(
+    "The mini model, 1.2 million parameters; 500 held-out tasks of the project's own, greedy.", beside_theirs=False
+)
 
 
 class ResultsError(ValueError):
@@ -83,10 +97,10 @@ class Entry:
 
 @dataclass(frozen=True)
 class Results:
-    """All folders below a root, sorted by path. `model` says, below every table, what was evaluated on what."""
+    """All folders below a root, sorted by path."""
 
     entries: tuple[Entry, ...]
-    model: str
+    subject: Subject
 
     def evaluations(self, run: str, seed: int | None = None) -> dict[int, Entry]:
         """Of a run (`b`, `sft-b`, `b:forced_keep`) and seed: the evaluations on the test tasks by step.
@@ -109,7 +123,7 @@ class Results:
         return sorted(found, key=lambda seed: -1 if seed is None else seed)
 
 
-def read_results(root: Path, model: str = QWEN) -> Results:
+def read_results(root: Path, subject: Subject = SMALL) -> Results:
     """Every folder below the root with a summary. Raises: ResultsError."""
     entries = []
     for file in sorted(root.rglob(SUMMARY)):
@@ -118,4 +132,4 @@ def read_results(root: Path, model: str = QWEN) -> Results:
         except ValidationError as error:
             fault = error.errors(include_url=False)[0]
             raise ResultsError(f"{file}: {'.'.join(map(str, fault['loc']))}: {fault['msg']}") from error
-    return Results(tuple(entries), model)
+    return Results(tuple(entries), subject)

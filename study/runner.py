@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import time
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -27,7 +28,9 @@ from study.pieces import Kind, Piece, Plan, pieces
 
 POLL_SECONDS = 0.5
 PROGRESS_SECONDS = float(os.environ.get("PROGRESS_SECONDS", "30"))
-PACKING_SECONDS = 20.0
+PACKING_SECONDS = 30.0
+GRACE_SECONDS = 8.0
+ATTEMPTS = 2  # what has no room on the GPU now may have it in a minute
 LOG_TAIL_BYTES = 8192
 SHOWN_WIDTH = 130
 COMMAND = "== "
@@ -38,7 +41,7 @@ GIBIBYTE = 2**30
 @dataclass(frozen=True)
 class Limits:
     """`jobs` runs are trained at once, beside so many evaluations, which also have the room that no run takes any more.
-    `seconds` None is without an end.
+    `seconds` None is without an end; training ends `reserve_seconds` before it.
     """
 
     jobs: int
@@ -54,6 +57,7 @@ class Running:
     log: Path
     begun: float
     told_to_stop: bool = False
+    killed: bool = False
 
     def last_line(self) -> str:
         """What its log ends with."""
@@ -84,9 +88,10 @@ class Runner:
     published: Callable[[Piece], None]
     started: float = field(default_factory=time.monotonic)
     running: dict[str, Running] = field(default_factory=dict)
-    failed: dict[str, int] = field(default_factory=dict)
+    faults: Counter[str] = field(default_factory=Counter)
     stopped: bool = False
     runs_waiting: int = 0
+    shortest_evaluation: float = 0.0
 
     # Time.
 
@@ -102,19 +107,25 @@ class Runner:
     def may_evaluate(self) -> bool:
         return not self.stopped and self.left() > PACKING_SECONDS
 
+    @property
+    def failed(self) -> set[str]:
+        """The pieces that are given up."""
+        return {name for name, times in self.faults.items() if times >= ATTEMPTS}
+
     # The loop.
 
     def run(self) -> list[Piece]:
         """Go on until nothing can be begun any more; what is not done then, in order."""
         self._listen()
         told = time.monotonic()
+        ended: deque[Piece] = deque()
         try:
             while True:
-                ended = self._look_after()
+                ended.extend(self._look_after())
                 self._begin()
-                for piece in ended:  # takes seconds: what comes next has begun
-                    self.published(piece)
-                if not self.running:
+                if ended:  # takes seconds: one at a time, when what comes next has begun
+                    self.published(ended.popleft())
+                elif not (self.running or self._is_held_up()) or self.left() < PACKING_SECONDS - 2 * GRACE_SECONDS:
                     break
                 if time.monotonic() - told >= PROGRESS_SECONDS:
                     told = time.monotonic()
@@ -139,16 +150,29 @@ class Runner:
             elif not each.told_to_stop and not (self.may_train() if each.piece.is_training else self.may_evaluate()):
                 self.say(f"{name}: told to stop" + (" after its step" if each.piece.is_training else ""))
                 each.stop()
+            elif not each.killed and self.left() < PACKING_SECONDS - GRACE_SECONDS:
+                self.say(f"{name}: killed: it does not stop")
+                each.stop(signal.SIGKILL)
+                each.killed = True
         return ended
+
+    def _is_held_up(self) -> bool:
+        """Whether a run waits for a process that a killed runner left, which is to finish its step."""
+        return self.may_train() and any(
+            piece.is_training and not piece.done() and piece.name not in self.failed and is_held(piece.folder)
+            for piece in self.pieces()
+        )
 
     def _end(self, each: Running, code: int) -> None:
         piece, seconds = each.piece, time.monotonic() - each.begun
         if code == 0 and piece.done():
             self.say(f"{piece.name}: done in {seconds:.0f} s")
+            if not piece.is_training:
+                self.shortest_evaluation = min(seconds, self.shortest_evaluation or seconds)
         elif each.told_to_stop:
             self.say(f"{piece.name}: stopped after {seconds:.0f} s")
         else:
-            self.failed[piece.name] = code
+            self.faults[piece.name] += 1
             self.say(f"{piece.name}: FAILED (exit {code}) after {seconds:.0f} s: {each.last_line()}; see {each.log}")
         if piece.is_training and piece.done():
             drop_training_state(piece.folder)
@@ -161,7 +185,8 @@ class Runner:
         self._begin_of(preparing, done)
         waiting = [piece for piece in preparing if piece.is_training and self._is_waiting(piece, done)]
         # where nothing is at work, nothing that waits can ever begin
-        self.runs_waiting = len(waiting) if self.running and self.may_train() else 0
+        hopeful = [piece for piece in waiting if not self.failed & set(piece.after)] if self.running else []
+        self.runs_waiting = len(hopeful) if self.may_train() else 0
         self._begin_of([piece for piece in found if piece not in preparing], done)
         for run in self.plan.chosen(self.matrix):
             make_room(self.plan, run, found, done)
@@ -172,7 +197,7 @@ class Runner:
                 self._start(piece)
 
     def _is_waiting(self, piece: Piece, done: set[str]) -> bool:
-        return piece.name not in done | self.running.keys() | self.failed.keys()
+        return piece.name not in done | self.running.keys() | self.failed
 
     def _has_room(self, piece: Piece) -> bool:
         training = sum(each.piece.is_training for each in self.running.values())
@@ -181,13 +206,14 @@ class Runner:
         if piece.is_training:
             return self.may_train() and training < self.limits.jobs
         room = self.limits.evaluations + max(0, self.limits.jobs - training - self.runs_waiting)
-        return self.may_evaluate() and len(self.running) - training < room
+        in_time = self.may_evaluate() and self.left() > PACKING_SECONDS + self.shortest_evaluation
+        return in_time and len(self.running) - training < room
 
     def _is_ready(self, piece: Piece, done: set[str]) -> bool:
         there = all(path.exists() for path in piece.needs) and done >= set(piece.after)
         if piece.is_training:
             return there and not is_held(piece.folder)
-        return there and not (piece.unless and self._goes_on(piece.unless))
+        return there and not (piece.deleted_by and self._goes_on(piece.deleted_by))
 
     def _goes_on(self, run: str) -> bool:
         """Whether a run that is not at its end may yet delete the checkpoint at which it was stopped."""
@@ -255,7 +281,7 @@ def make_room(plan: Plan, run: Run, found: Sequence[Piece], done: set[str]) -> N
     for checkpoint in checkpoints(plan.runs_folder / run.folder / "checkpoints")[:-1]:
         waiting = [piece for piece in found if checkpoint in piece.needs]
         if waiting and all(piece.name in done for piece in waiting):
-            shutil.rmtree(checkpoint)
+            shutil.rmtree(checkpoint, ignore_errors=True)
         elif waiting:
             (checkpoint / TRAINING_STATE).unlink(missing_ok=True)
 

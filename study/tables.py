@@ -44,7 +44,7 @@ Cells = Sequence[str]
 def captioned(of: Results, headings: Cells, rows: Sequence[Cells], *below: str) -> str:
     """A table, what stands below it (notes, a second table; none where empty), what its model is; nothing without a
     row."""
-    return "\n\n".join([table(headings, rows), *filter(None, below), f"{of.model} {INTERVALS}"]) if rows else ""
+    return "\n\n".join([table(headings, rows), *filter(None, below), f"{of.subject.text} {INTERVALS}"]) if rows else ""
 
 
 @lru_cache
@@ -159,8 +159,11 @@ def question(results: Results, of: Question) -> str:
     tested = {row.name: row.comparison.mcnemar for row in rows if row.in_family and row.seeds == 1}
     adjusted = holm({name: found.p_exact for name, found in tested.items() if found})
     headings = ["second − first", "seed", "step", "first", "second", "difference", "only", "exact p", "Holm p"]
-    headings += ["theirs, 4B"]
     cells = [_cells(row, adjusted.get(row.name) if row.in_family else None) for row in rows]
+    if results.subject.beside_theirs:
+        headings += ["theirs, 4B"]
+        for row, line in zip(rows, cells, strict=True):
+            line.append(theirs(row.pair, row.seed) if row.in_family else UNDEFINED)
     own = "" if all(row.in_family for row in rows) else OWN_STEPS
     return captioned(results, headings, cells, own, _gained(results, rows))
 
@@ -256,7 +259,6 @@ def _cells(row: Row, adjusted: float | None) -> list[str]:
         f"{of.mcnemar.only_first} : {of.mcnemar.only_second}" if of.mcnemar else UNDEFINED,
         format_p(of.mcnemar.p_exact if of.mcnemar else None),
         format_p(adjusted),
-        theirs(row.pair, row.seed) if row.in_family else UNDEFINED,
     ]
 
 

@@ -2,8 +2,10 @@
 """Stands in for `python -m` of our modules in the tests of the study's runner: every command takes a moment.
 
 A run of RL makes the checkpoints that it is asked for, and one where SIGINT or SIGTERM ends it after a step; of
-earlier ones it keeps what it is asked to keep. HANG names a run that goes no further than its third step. TRACES is
-what every evaluation is said to have played. `asked` in the work folder has every command that was begun.
+earlier ones it keeps what it is asked to keep. Environment variables name a folder each: HANG a run that goes no
+further than its third step, DEAF one that no signal stops, FAIL what fails each time, FAIL_ONCE what fails the first
+time. TRACES is what every evaluation is said to have played. `asked` in the work folder has every command that was
+begun.
 """
 
 import json
@@ -26,7 +28,8 @@ def main(module: str, command: str, *arguments: str) -> int:
     folder = Path(arguments[0] if command == "resume" else arguments[arguments.index("--output") + 1])
     with (Path(os.environ["WORK"]) / "asked").open("a") as file:
         file.write(f"{command} {folder.name}\n")
-    if folder.name == os.environ.get("FAIL"):
+    begun = (Path(os.environ["WORK"]) / "asked").read_text().split().count(folder.name)
+    if folder.name == os.environ.get("FAIL") or (folder.name == os.environ.get("FAIL_ONCE") and begun == 1):
         return 1
     folder.mkdir(parents=True, exist_ok=True)
     if command in ("sft", "rl", "resume"):
@@ -60,8 +63,8 @@ def train(folder: Path, given: dict[str, int]) -> int:
     def note(number: int, frame: FrameType | None) -> None:
         stops.append(number)
 
-    signal.signal(signal.SIGINT, note)
-    signal.signal(signal.SIGTERM, note)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN if folder.name == os.environ.get("DEAF") else note)
     write_status(folder, "running")
     done = max((int(path.name[5:]) for path in (folder / "checkpoints").glob("step_*")), default=0)
     for step in range(done + 1, steps + 1):
@@ -88,6 +91,7 @@ def save(folder: Path, step: int, given: dict[str, int]) -> None:
     partial.mkdir(parents=True)
     for name in ("model.safetensors", "training.pt"):
         (partial / name).write_text(f"{folder.name} {step}")
+    (partial / "state.json").write_text('{"digests": {"model.safetensors": "abc"}}')
     partial.rename(target)
     for other in (folder / "checkpoints").glob("step_*"):
         if other < target and int(other.name[5:]) % given.get("checkpoints.keep_every", step):

@@ -19,6 +19,7 @@ from benchmarks.document import shown
 from glyph.config import load_config
 from glyph.evaluation.statistics import mcnemar_exact
 from glyph.evaluation.traces import Trace, local_trace_line, read_traces, write_traces
+from glyph.local.runs.durable import FileLock
 from glyph.protocol import BreachKind, Decision, Label, StopReason
 from glyph.records import Verdict
 from glyph.variants import parse_variant
@@ -55,7 +56,7 @@ def test_every_run_has_settings_that_the_engine_takes(scale: str, tmp_path: Path
         assert config.checkpoints.keep_last == 1
         if piece.kind is Kind.RL:
             assert config.rl.steps == steps
-            assert config.checkpoints.every == config.evaluation.every == steps // 4
+            assert config.checkpoints.every == config.checkpoints.keep_every == config.evaluation.every == steps // 4
 
 
 def test_arms_and_seeds_differ_only_where_they_should(tmp_path: Path, tiny_data: Path) -> None:
@@ -211,7 +212,7 @@ def test_a_visit_makes_everything_once(visit: dict[str, Any]) -> None:
 
 
 def test_a_run_is_cut_short_in_time_to_be_evaluated_where_it_stands(visit: dict[str, Any]) -> None:
-    options = ("--minutes", "1.2", "--reserve", "50", "--evaluations", "4")
+    options = ("--minutes", "1.5", "--reserve", "65", "--evaluations", "4")
     done = study(visit, *options, HANG="rl-b-seed42")
     assert done.returncode == 3, done.stdout + done.stderr
     assert "rl-b-seed42: told to stop after its step" in done.stdout
@@ -258,7 +259,7 @@ def test_a_checkpoint_waits_for_its_evaluation(visit: dict[str, Any]) -> None:
         for name in ("model.safetensors", "training.pt"):
             (plan.checkpoint(run, step) / name).touch()
     found = pieces(plan, MATRIX)
-    tested = {piece.name: piece.unless for piece in found if piece.name.startswith("test-rl")}
+    tested = {piece.name: piece.deleted_by for piece in found if piece.name.startswith("test-rl")}
     stop = {"test-rl-b-seed42-step5": "rl-b-seed42"}
     assert tested == {**{f"test-rl-b-seed42-step{step}": "" for step in (2, 4, 6, 8)}, **stop}
     make_room(plan, run, found, {"test-rl-b-seed42-step2", "forced_keep-rl-b-seed42-step2", "test-rl-b-seed42-step4"})
@@ -276,11 +277,83 @@ def test_evaluations_have_the_room_that_no_run_takes(visit: dict[str, Any]) -> N
         assert runner._has_room(evaluation) is room, (waiting, at_work)
 
 
+def test_no_evaluation_takes_the_place_of_a_run(visit: dict[str, Any]) -> None:
+    done = study(visit, "--evaluations", "0")
+    assert done.returncode == 0, done.stdout + done.stderr
+    kinds = [line.split()[1].split("-")[0] for line in asked(visit)]
+    assert kinds[:4] == ["sft", "sft", "rl", "rl"]
+
+
 def test_evaluations_are_played_though_training_failed(visit: dict[str, Any]) -> None:
-    done = study(visit, "--evaluations", "0", FAIL="sft-b")
+    done = study(visit, "--jobs", "1", "--evaluations", "0", FAIL="sft-b")
     assert done.returncode == 1
     assert {path.name for path in visit["results"].iterdir()} >= {"rl-a-seed43", "test-rl-a-seed43-step8", "base-plain"}
     assert "failed: sft-b: see " in done.stdout
+    assert asked(visit).count("sft sft-b") == 2
+
+
+def test_what_fails_once_is_tried_again(visit: dict[str, Any]) -> None:
+    done = study(visit, "--jobs", "4", FAIL_ONCE="test-rl-a-seed43-step8")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert asked(visit).count("evaluate test-rl-a-seed43-step8") == 2
+
+
+def test_what_does_not_stop_is_killed_in_time_to_publish(visit: dict[str, Any]) -> None:
+    done = study(visit, "--minutes", "0.9", "--reserve", "40", HANG="rl-b-seed42", DEAF="rl-b-seed42")
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "rl-b-seed42: killed: it does not stop" in done.stdout
+    assert (visit["results"] / "rl-b-seed42" / "summary.json").is_file()
+    assert (visit["results"].parent / "visit-archives" / "results-1.tar.xz").is_file()
+
+
+def test_a_run_that_another_process_still_holds_is_waited_for(visit: dict[str, Any]) -> None:
+    runner = Runner(
+        plan_of(visit["work"], visit["data"], ["a-seed43"]),
+        MATRIX,
+        Limits(2, 0, None, 0),
+        (),
+        print,
+        lambda piece: None,
+    )
+    folder = visit["work"] / "runs" / "rl-a-seed43"
+    folder.mkdir(parents=True)
+    assert not runner._is_held_up()
+    holder = FileLock(folder / ".lock")
+    assert holder.acquire()
+    assert runner._is_held_up()
+    holder.release()
+    assert not runner._is_held_up()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--evaluate-every", "3"), "--evaluate-every 3: expected a multiple of 2, a quarter"),
+        (
+            ("--minutes", "4"),
+            "--reserve 240: expected seconds between 30, which packing takes, and the 240 of --minutes",
+        ),
+        (("--minutes", "4", "--reserve", "20"), "--reserve 20: expected seconds between 30"),
+    ],
+)
+def test_limits_that_leave_no_time_are_refused(visit: dict[str, Any], options: tuple[str, ...], message: str) -> None:
+    done = study(visit, *options)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert not (visit["work"] / "asked").exists()
+
+
+def test_what_runs_are_compared_by_is_evaluated_first(visit: dict[str, Any]) -> None:
+    """The last step, the quarter before it, which a run that was cut short has too, where it was stopped, the rest."""
+    plan = plan_of(visit["work"], visit["data"], ["b-seed42"], steps=8)
+    run = MATRIX.select(["b-seed42"])[0]
+    plan.checkpoint(run, 7).mkdir(parents=True)
+    order = [p.facts["step"] for p in pieces(plan, MATRIX) if p.name.startswith("test-rl")]
+    assert order == [8, 6, 7, 4, 2]
+    sparse = replace(plan, evaluate_every=6)
+    assert [p.facts["step"] for p in pieces(sparse, MATRIX) if p.name.startswith("test-rl")] == [8, 6, 7]
+    (training,) = (p for p in pieces(sparse, MATRIX) if p.kind is Kind.RL)
+    assert {"checkpoints.every=2", "checkpoints.keep_every=6"} <= set(training.arguments)
 
 
 def test_what_plays_before_rl_is_of_one_visit() -> None:

@@ -1,4 +1,5 @@
-"""Checkpoints of a training run: written whole or not at all, checked by digest, deleted only when a newer one stands.
+"""Checkpoints of a training run: written whole or not at all, checked by digest; their run deletes one only when a
+newer one stands.
 
     checkpoints/step_000010/
       config.json  generation_config.json  tokenizer files     a Hugging Face model folder; `<|im_end|>` is the EOS
@@ -49,6 +50,7 @@ __all__ = [
     "latest_checkpoint",
     "load_checkpoint",
     "model_digest",
+    "recorded_sha256",
     "restore_model",
     "save_checkpoint",
 ]
@@ -127,6 +129,11 @@ def checkpoints(root: Path) -> list[Path]:
 def checkpoint_step(folder: Path) -> int:
     """The step that a checkpoint's folder is named after."""
     return int(folder.name.removeprefix("step_"))
+
+
+def recorded_sha256(folder: Path) -> str:
+    """The digest of a checkpoint's weights, as it was recorded when they were written."""
+    return str(json.loads((folder / STATE).read_text(encoding="utf-8"))["digests"][WEIGHTS])
 
 
 def latest_checkpoint(root: Path) -> Path | None:
