@@ -24,7 +24,7 @@ from glyph.evaluation.traces import read_traces
 from glyph.protocol import Label
 from glyph.report.data import rollouts_of
 from glyph.report.format import UNDEFINED, format_interval, format_metric, format_p, format_value
-from study.matrix import Matrix, Question
+from study.matrix import Matrix, Question, quarters
 from study.pieces import Kind
 from study.results import Entry, Results
 
@@ -100,15 +100,23 @@ def _seconds(value: float | None) -> str:
 
 
 def passes(results: Results, matrix: Matrix) -> str:
-    """pass@1 of every model that played the test tasks: a row a model, run and seed, a column a step."""
-    steps = sorted({e.summary.step for e in results.entries if e.summary.kind is Kind.AFTER_RL})
-    rows = [[name, UNDEFINED, cell, *[""] * len(steps)] for name, cell in _before_rl(results, matrix)]
+    """pass@1 of every model that played the test tasks: a row a model, run and seed, a column a quarter of a run's
+    steps, and one for where runs were stopped."""
+    played = {e.summary.step for e in results.entries if e.summary.kind is Kind.AFTER_RL}
+    planned = {e.summary.steps_planned for e in results.training(Kind.RL)} - {None}
+    steps = sorted(played & {step for number in planned if number for step in quarters(number)})
+    elsewhere = sorted(played - set(steps))
+    rows = [[name, UNDEFINED, cell, *[""] * len(steps), ""] for name, cell in _before_rl(results, matrix)]
     for run in [name for spec in matrix.run for name in (spec.name, *(f"{spec.name}:{v}" for v in spec.replays))]:
         for seed in results.seeds(run):
-            found = results.evaluations(run, seed)
-            cells = [format_metric(found[step].metric("pass_at_1")) if step in found else UNDEFINED for step in steps]
-            rows.append([run, seed_cell(seed), "", *cells])
-    return captioned(results, ["pass@1", "seed", "before RL", *(f"step {step}" for step in steps)], rows)
+            found = {step: format_metric(e.metric("pass_at_1")) for step, e in results.evaluations(run, seed).items()}
+            others = "; ".join(f"{step}: {found[step]}" for step in elsewhere if step in found)
+            cells = [found.get(step, UNDEFINED) for step in steps]
+            rows.append([run, seed_cell(seed), "", *cells, others or UNDEFINED])
+    headings = ["pass@1", "seed", "before RL", *(f"step {step}" for step in steps), "other steps"]
+    if not elsewhere:
+        headings, rows = headings[:-1], [row[: len(headings) - 1] for row in rows]
+    return captioned(results, headings, rows)
 
 
 def _before_rl(results: Results, matrix: Matrix) -> Iterable[tuple[str, str]]:

@@ -606,6 +606,20 @@ def test_costs_show_breaches_and_what_was_played_again(tmp_path: Path, twelve_ta
     assert [(row[0], shares(row)[2]) for row in rows] == [("b", "16.7% n=12"), ("b:forced_keep", "0.0% n=12")]
 
 
+def test_steps_where_a_run_was_stopped_share_a_column(tmp_path: Path, twelve_tasks: Path) -> None:
+    results = tmp_path / "results"
+    for seed, step in ((42, 45), (42, 60), (43, 45), (43, 52)):
+        publish_outcomes(results, "b", seed, step, outcomes(6), twelve_tasks)
+    rl = {"kind": "rl", "run": "b", "arm": "b", "seed": 42, "step": 60, "status": "finished", "steps_planned": 60}
+    (results / "rl").mkdir()
+    (results / "rl" / "summary.json").write_text(json.dumps(rl))
+    shown = tables.passes(read_results(results), MATRIX)
+    assert "| step 45 | step 60 | other steps |" in shown
+    assert [shares(row)[-3:] for row in table_rows(shown)] == [
+        ["50.0% n=12", "50.0% n=12", "–"], ["50.0% n=12", "–", "52: 50.0% n=12"]
+    ]  # fmt: skip
+
+
 def test_the_runs_say_how_often_they_were_resumed(tmp_path: Path) -> None:
     facts = {"kind": "rl", "run": "b", "arm": "b", "seed": 42, "step": 60, "status": "interrupted"}
     facts |= {"steps_done": 56, "steps_skipped": 4}
