@@ -14,16 +14,20 @@ from benchmarks.document import fill, shown
 from glyph.commands.console import fail, say
 from study import behaviour, tables
 from study.matrix import load_matrix
-from study.results import read_results
+from study.results import MINI, read_results
 
 PAGES = (tables.ROOT / "docs" / "results.md", tables.ROOT / "README.md")
 
 
-def parts(results: Path = tables.SMALL) -> dict[str, str]:
-    """Every table by the name of its part."""
-    found, matrix = read_results(results), load_matrix()
+def parts(results: Path = tables.SMALL, mini: Path = tables.MINI_STUDY) -> dict[str, str]:
+    """Every table by the name of its part; the questions at the mini scale are `mini_QUESTION`."""
+    found, tiny, matrix = read_results(results), read_results(mini, MINI), load_matrix()
     return {
         "mini": tables.mini(),
+        "mini_runs": tables.runs(tiny),
+        **{f"mini_{of.name}": tables.question(tiny, of) for of in matrix.question},
+        "mini_predictions": behaviour.predictions(tiny, matrix),
+        "mini_costs": behaviour.costs(tiny, matrix),
         "runs": tables.runs(found),
         "passes": tables.passes(found, matrix) if found.entries else "",
         **{of.name: tables.question(found, of) for of in matrix.question},

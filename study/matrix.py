@@ -59,6 +59,7 @@ class Visit(_Table):
     """`untrained` names the models before RL that play the test tasks in it: `base`, SFT runs. Each does so once."""
 
     runs: tuple[str, ...]
+    seeds: tuple[int, ...]
     untrained: tuple[str, ...] = ()
 
 
@@ -130,7 +131,8 @@ class Matrix(_Table):
             MatrixError: a name or a visit that there is not.
         """
         if visit is not None:
-            names = [*names, *self.visit_of(visit).runs]
+            of = self.visit_of(visit)
+            names = [*names, *(f"{name}-seed{seed}" for name in of.runs for seed in of.seeds)]
         runs = self.runs()
         known = {name for run in runs for name in (run.name, run.spec.name)}
         if unknown := [name for name in names if name not in known]:

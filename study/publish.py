@@ -1,7 +1,8 @@
 """From the work folder to files that can be published: clean manifests, slim traces, a summary, and packed archives.
 
     RESULTS/NAME/
-      manifest.json  config.toml  metrics.jsonl  log.txt       as the engine wrote them, but for paths of the machine
+      manifest.json  config.toml  log.txt                       as the engine wrote them, but for paths of the machine
+      metrics.jsonl.gz                                          likewise, compressed
       evaluations/step_N/traces.jsonl.gz                        validation traces of a run, slim
       traces.jsonl.gz                                           test traces, slim
       summary.json                                              what it is of, its status, every metric
@@ -9,6 +10,7 @@
 Weights and training rollouts are left out.
 """
 
+import gzip
 import json
 import shutil
 import tarfile
@@ -26,7 +28,8 @@ from glyph.report.data import rollouts_of
 from study.pieces import PLAIN, SUMMARY, TRACES, Kind, Piece
 from study.slim import slim, task_texts
 
-TEXTS = ("config.toml", "metrics.jsonl", "log.txt", PLAIN)
+TEXTS = ("config.toml", "log.txt", PLAIN)
+METRICS = "metrics.jsonl"
 PRIVATE = ("pid", "host")
 ARCHIVE_BYTES = 14 * 2**20
 
@@ -55,6 +58,9 @@ class Publisher:
         for name in TEXTS:
             if (file := piece.folder / name).is_file():
                 write_atomically(target / name, self._clean(file.read_text("utf-8", errors="replace")))
+        if (metrics := piece.folder / METRICS).is_file():
+            packed = gzip.compress(self._clean(metrics.read_text("utf-8")).encode(), mtime=0)
+            write_atomically(target / f"{METRICS}.gz", packed)
         for traces in sorted(piece.folder.glob(f"evaluations/*/{TRACES}")):
             self._write_slim(piece.folder, read_traces(traces).traces, target / traces.relative_to(piece.folder))
         played = read_traces(traces).traces if (traces := piece.folder / TRACES).is_file() else None
@@ -92,7 +98,7 @@ class Publisher:
 
 def _training_facts(piece: Piece) -> dict[str, Any]:
     """Steps done, those that trained nothing, and the digest of the last weights that stand."""
-    metrics = piece.folder / "metrics.jsonl"
+    metrics = piece.folder / METRICS
     lines = [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.is_file() else []
     steps = [line for line in lines if line.get("kind") == "train"]
     found = checkpoints(piece.folder / "checkpoints")

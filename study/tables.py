@@ -32,6 +32,7 @@ ROOT = Path(__file__).parents[1]
 PUBLISHED = ROOT / "docs" / "figures" / "published.json"
 SMALL = ROOT / "RESULTS_PUBLISHED" / "small"
 MINI = ROOT / "RESULTS_PUBLISHED" / "mini"
+MINI_STUDY = ROOT / "RESULTS_PUBLISHED" / "mini_study"
 MINI_SEEDS = (42, 43, 44)
 THEIR_SEEDS = ("42", "43")
 THEIR_PAIRS = {("sft-a", "a"): ("A", "A"), ("sft-b", "b"): ("B", "B"), ("a", "b"): ("A", "B")}

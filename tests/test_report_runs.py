@@ -1,5 +1,6 @@
 """Reading run folders, grouping them, and what their curves and first and last evaluations are made of."""
 
+import gzip
 import json
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 
 from glyph.report.curves import evaluation_series, smoothed, training_series
 from glyph.report.groups import group_runs
-from glyph.report.runs import RunError, TrainLine, find_runs, read_run
+from glyph.report.runs import RunError, TrainLine, find_runs, is_run_folder, read_run
 from glyph.report.training import build_content
 from tests.run_folders import write_metrics, write_run
 
@@ -42,6 +43,19 @@ def test_a_run_is_read_whole(tmp_path: Path) -> None:
     files = [run.trace_file(line) for line in run.evaluations]
     assert files[2] == tmp_path / "r/evaluations/step_000004/traces.jsonl.gz"
     assert run.notes == ()
+
+
+def test_compressed_metrics_are_read_alike(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "r", "b", 3, steps=4, every=2, tasks=3)
+    plain, packed = folder / "metrics.jsonl", folder / "metrics.jsonl.gz"
+    before = read_run(folder)
+    packed.write_bytes(gzip.compress(plain.read_bytes()))
+    plain.unlink()
+    assert is_run_folder(folder)
+    assert read_run(folder) == before
+    packed.write_bytes(packed.read_bytes()[:-20])
+    with pytest.raises(RunError, match=r"metrics\.jsonl\.gz: damaged or cut short"):
+        read_run(folder)
 
 
 def test_of_a_repeated_step_the_later_line_counts_and_a_torn_end_is_left_out(tmp_path: Path) -> None:

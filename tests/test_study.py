@@ -1,5 +1,6 @@
 """The study's machinery: the matrix, what a visit does whatever happens to it, what is published, and the tables."""
 
+import gzip
 import json
 import os
 import re
@@ -200,6 +201,7 @@ def test_a_visit_makes_everything_once(visit: dict[str, Any]) -> None:
     assert summary["source_commit"] == "abc123"
     assert summary["metrics"]["pass_at_1"]["value"] == 1.0
     assert summary["metrics"]["hardcoded"]["denominator"] == 2  # computed before the tests are left out
+    assert len(gzip.decompress((visit["results"] / "rl-a-seed43" / "metrics.jsonl.gz").read_bytes()).splitlines()) == 8
     assert str(visit["folder"]) not in "".join(
         path.read_text() for path in visit["results"].rglob("*") if path.suffix in (".json", ".toml")
     )

@@ -1,13 +1,15 @@
-"""The one reader of training runs' folders: manifest, config, metrics.jsonl, and where the traces lie.
+"""The one reader of training runs' folders: manifest, config, metrics.jsonl (or .gz), and where the traces lie.
 
 In: a run folder of the engine. Out: a typed `TrainingRun`. Traces are only located here; evaluations' are read by
 `evaluation/traces.py`, the annotated ones of training steps by `tokens.py`.
 """
 
+import gzip
 import json
 import math
 import os
 import tomllib
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -141,7 +143,13 @@ class TrainingRun:
 
 
 def is_run_folder(path: Path) -> bool:
-    return (path / METRICS).is_file()
+    return metrics_file(path).is_file()
+
+
+def metrics_file(folder: Path) -> Path:
+    """A run's metrics.jsonl, or metrics.jsonl.gz where only that is there, as in published runs."""
+    plain, packed = folder / METRICS, folder / f"{METRICS}.gz"
+    return packed if packed.is_file() and not plain.is_file() else plain
 
 
 def has_traces(path: Path) -> bool:
@@ -167,7 +175,7 @@ def read_run(folder: Path) -> TrainingRun:
         manifest = Manifest.model_validate(facts)
     except ValidationError as error:
         raise RunError(f"{folder / MANIFEST}: {first_fault(error)}") from None
-    training, evaluations, notes = _read_metrics(folder / METRICS)
+    training, evaluations, notes = _read_metrics(metrics_file(folder))
     text, config = _read_config(folder / CONFIG)
     if facts.get("status") not in (None, "finished"):
         notes.append(f"the run's status is {facts['status']}")
@@ -224,7 +232,11 @@ def _read_metrics(path: Path) -> tuple[tuple[TrainLine, ...], tuple[EvaluationLi
 
 def _objects(path: Path, notes: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
     """The JSON objects with their places. An unfinished last line belongs to a run that lives or was killed."""
-    lines = path.read_bytes().split(b"\n")
+    content = path.read_bytes()
+    try:
+        lines = (gzip.decompress(content) if path.suffix == ".gz" else content).split(b"\n")
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise RunError(f"{path}: damaged or cut short: {error}") from None
     for number, raw in enumerate(lines, 1):
         if not raw.strip():
             continue
