@@ -1,11 +1,13 @@
-"""The tables of what the models do: what Arm B predicts and decides, and what a rollout costs.
+"""The tables of what the models do: what Arm B predicts and decides, what a rollout costs, how training went.
 
-In: the published evaluations on the test tasks, each run's last. Out: Markdown. A metric over some predictions alone
-(of first candidates, of later ones) is the metric of the same name over rollouts that hold only these.
+In: the published evaluations on the test tasks, each run's last, and the runs' metrics. Out: Markdown. A metric over
+some predictions alone (of first candidates, of later ones) is the metric of the same name over rollouts that hold only
+these.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from statistics import fmean
 
 from benchmarks.markdown import table
 from glyph.evaluation.metrics import Metric, compute
@@ -13,10 +15,13 @@ from glyph.evaluation.predicates import Rollout, has_revised
 from glyph.protocol import Label
 from glyph.records import PredictionTarget
 from glyph.report.format import UNDEFINED, format_metric, format_value
+from glyph.report.runs import TrainLine, read_run
 from study.matrix import Matrix
+from study.pieces import Kind
 from study.results import Entry, Results
 from study.tables import THEIR_SEEDS, captioned, published, seed_cell
 
+ENDS = 10
 CLASSES = (Label.PASS, Label.ASSERTION_FAILURE, Label.RUNTIME_ERROR)
 Targets = tuple[PredictionTarget, ...]
 
@@ -146,3 +151,38 @@ def costs(results: Results, matrix: Matrix) -> str:
         for name, seed, entry in _last(results, matrix, replays=True)
     ]
     return captioned(results, headings, rows)
+
+
+def training(results: Results, matrix: Matrix) -> str:
+    """The rollouts that runs were trained on, sampled: their first ten steps and their last ten."""
+    headings = ["training rollouts, first → last ten steps", "seed", "mean reward", "ended by a protocol error"]
+    headings += ["loss of verified labels, nats a token", "predictions right", "bad patches rejected", "good ones"]
+    order = {spec.name: place for place, spec in enumerate(matrix.run)}
+    runs = sorted(results.training(Kind.RL), key=lambda of: (order[of.summary.run], of.summary.seed or 0))
+    rows = []
+    for entry in runs:
+        steps = read_run(entry.folder).training
+        ends = (steps[:ENDS], steps[-ENDS:])
+        cells = [[_mean(line.reward_mean for line in end) for end in ends]]
+        cells.append([_pooled("stop_protocol_error", end) for end in ends])
+        cells.append([_mean(line.ce_nll for line in end) for end in ends])
+        for name in ("prediction_accuracy", "bad_patch_rejection", "good_patch_rejection"):
+            cells.append([_pooled(name, end) for end in ends])
+        rows.append([entry.summary.run, seed_cell(entry.summary.seed), *map(_change, cells)])
+    return f"{table(headings, rows)}\n\n{results.subject.model}; sampled at temperature 0.8." if rows else ""
+
+
+def _mean(values: Iterable[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    return f"{fmean(known):.2f}" if known else UNDEFINED
+
+
+def _pooled(name: str, steps: Sequence[TrainLine]) -> str:
+    """A share over all rollouts of these steps."""
+    found = [line.metrics[name] for line in steps if name in line.metrics]
+    n = sum(metric.denominator for metric in found)
+    return format_value(sum(metric.numerator or 0 for metric in found) / n, "share") if n else UNDEFINED
+
+
+def _change(cells: Sequence[str]) -> str:
+    return UNDEFINED if set(cells) == {UNDEFINED} else " → ".join(cells)

@@ -28,12 +28,14 @@ def parts(results: Path = tables.SMALL, mini: Path = tables.MINI_STUDY) -> dict[
         **{f"mini_{of.name}": tables.question(tiny, of) for of in matrix.question},
         "mini_predictions": behaviour.predictions(tiny, matrix),
         "mini_costs": behaviour.costs(tiny, matrix),
+        "mini_training": behaviour.training(tiny, matrix),
         "runs": tables.runs(found),
         "passes": tables.passes(found, matrix) if found.entries else "",
         **{of.name: tables.question(found, of) for of in matrix.question},
         "predictions": behaviour.predictions(found, matrix),
         "decisions": behaviour.decisions(found, matrix),
         "costs": behaviour.costs(found, matrix),
+        "training": behaviour.training(found, matrix),
     }
 
 

@@ -23,16 +23,18 @@ from study.pieces import PLAIN, SUMMARY, TRACES, Kind
 class Subject:
     """What was evaluated on what, said below every table, and whether the published figures stand in it."""
 
-    text: str
+    model: str
+    tasks: str
     beside_theirs: bool
 
 
 SMALL = Subject(
-    "Qwen2.5-Coder-0.5B-Instruct, **weights: a 4-bit quantisation, dequantised**; MBPP's 500 test tasks, greedy.",
+    "Qwen2.5-Coder-0.5B-Instruct, **weights: a 4-bit quantisation, dequantised**",
+    "MBPP's 500 test tasks, greedy",
     beside_theirs=True,
 )
 MINI = Subject(
-    "The mini model, 1.2 million parameters; 500 held-out tasks of the project's own, greedy.", beside_theirs=False
+    "The mini model, 1.2 million parameters", "500 held-out tasks of the project's own, greedy", beside_theirs=False
 )
 
 

@@ -3,7 +3,8 @@
 What the models predict, decide and spend is behaviour.py.
 
 Differences are second minus first, paired by task. A row of one seed has the exact McNemar p, Holm's over the rows of
-its question, and a paired bootstrap interval over tasks; the row of several seeds pairs the tasks' shares over them.
+its question, and a paired bootstrap interval over tasks; the row of several seeds pairs the tasks' shares over them,
+and from three seeds on has a t interval of the seeds' differences, too.
 A pair is compared at the last step that all its seeds have, and beside it, outside the family, each seed at its last.
 Figures of the published study stand beside ours where there are any, always marked as theirs.
 """
@@ -19,7 +20,7 @@ from benchmarks.markdown import table
 from glyph.evaluation.compare import Comparison, compare
 from glyph.evaluation.predicates import Rollout, is_solved
 from glyph.evaluation.seeds import seed_mean
-from glyph.evaluation.statistics import holm
+from glyph.evaluation.statistics import Interval, holm
 from glyph.evaluation.traces import read_traces
 from glyph.protocol import Label
 from glyph.report.data import rollouts_of
@@ -34,6 +35,7 @@ SMALL = ROOT / "RESULTS_PUBLISHED" / "small"
 MINI = ROOT / "RESULTS_PUBLISHED" / "mini"
 MINI_STUDY = ROOT / "RESULTS_PUBLISHED" / "mini_study"
 MINI_SEEDS = (42, 43, 44)
+LEAST_SEEDS = 3
 THEIR_SEEDS = ("42", "43")
 THEIR_PAIRS = {("sft-a", "a"): ("A", "A"), ("sft-b", "b"): ("B", "B"), ("a", "b"): ("A", "B")}
 INTERVALS = (
@@ -45,7 +47,13 @@ Cells = Sequence[str]
 def captioned(of: Results, headings: Cells, rows: Sequence[Cells], *below: str) -> str:
     """A table, what stands below it (notes, a second table; none where empty), what its model is; nothing without a
     row."""
-    return "\n\n".join([table(headings, rows), *filter(None, below), f"{of.subject.text} {INTERVALS}"]) if rows else ""
+    return (
+        "\n\n".join(
+            [table(headings, rows), *filter(None, below), f"{of.subject.model}; {of.subject.tasks}. {INTERVALS}"]
+        )
+        if rows
+        else ""
+    )
 
 
 @lru_cache
@@ -136,6 +144,7 @@ class Row:
     """A comparison of two models at a step of each; `seed` is None where several seeds are pooled (`seeds` of them).
 
     `in_family` says whether its p value is one of the question's; not where it repeats a pair at another step.
+    `over_seeds` is the t interval of the mean difference of at least three seeds: of two it would say nothing.
     """
 
     pair: tuple[str, str]
@@ -144,6 +153,7 @@ class Row:
     steps: tuple[int, int]
     comparison: Comparison
     in_family: bool = True
+    over_seeds: Interval | None = None
 
     @property
     def name(self) -> str:
@@ -189,7 +199,9 @@ def _compared(results: Results, of: Question) -> Iterable[Row]:
         rows = [_row(results, pair, [seed], max(shared or found)) for seed, found in steps.items()]
         yield from rows
         if shared and len(steps) > 1:
-            yield _row(results, pair, list(steps), max(shared))
+            differences = [row.comparison.difference for row in rows]
+            spread = seed_mean(differences).interval if len(rows) >= LEAST_SEEDS else None
+            yield replace(_row(results, pair, list(steps), max(shared)), over_seeds=spread)
         for row in rows:
             last = _row(results, pair, [row.seed])
             if last.steps != row.steps:
@@ -257,7 +269,8 @@ def _evaluations(results: Results, name: str, seed: int | None) -> dict[int, Ent
 def _cells(row: Row, adjusted: float | None) -> list[str]:
     of = row.comparison
     seed = f"mean of {row.seeds}" if row.seeds > 1 else seed_cell(row.seed)
-    difference = f"{format_value(of.difference, 'difference')} {format_interval(of.interval, 'difference')}".rstrip()
+    intervals = [format_interval(each, "difference") for each in (of.interval, row.over_seeds) if each]
+    difference = " ".join([format_value(of.difference, "difference"), *intervals])
     return [
         f"{row.pair[1]} − {row.pair[0]}",
         seed,

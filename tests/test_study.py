@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import statistics
 import subprocess
 import sys
 import tarfile
@@ -29,11 +30,12 @@ from study.matrix import MatrixError, Question, load_matrix, quarters
 from study.pieces import Kind, Piece, Plan, pieces
 from study.plain import code_of
 from study.publish import Publisher, pack
-from study.results import ResultsError, read_results
+from study.results import MINI, ResultsError, read_results
 from study.runner import Limits, Runner, Running, make_room
 from study.slim import RejoinError, TaskText, rejoin, slim, task_texts
 from tests import builders
 from tests.checkouts import ROOT
+from tests.run_folders import write_metrics, write_run
 
 MATRIX = load_matrix()
 
@@ -546,6 +548,19 @@ def test_an_sft_model_is_compared_with_every_seed(tmp_path: Path, twelve_tasks: 
     assert rows[3][6] == "0 : 9"
 
 
+def test_three_seeds_have_an_interval_over_seeds(tmp_path: Path, twelve_tasks: Path) -> None:
+    results = tmp_path / "results"
+    of = Question(name="q", title="?", pairs=(("a", "b"),))
+    for seed, first, second in ((42, 2, 8), (43, 4, 5), (44, 3, 5)):  # +6, +1, +2 tasks
+        publish_outcomes(results, "a", seed, 60, outcomes(first), twelve_tasks)
+        publish_outcomes(results, "b", seed, 60, outcomes(second), twelve_tasks)
+        pooled = table_rows(tables.question(read_results(results, MINI), of))[-1]
+        assert ("§" in pooled[5]) is (seed == 44)
+    half = 4.303 * statistics.stdev([6, 1, 2]) / 3**0.5 / 12 * 100
+    assert pooled[5].endswith(f"† [{25 - half:+.1f}, {25 + half:+.1f}]§")
+    assert len(pooled) == 9  # the published figures stand beside the small scale's alone
+
+
 def overridden(*verified: Label) -> dict[str, Any]:
     """A solved rollout whose REVISEs of candidates so verified were overridden, after a KEEP."""
     kept = builders.target(Label.PASS, Label.ASSERTION_FAILURE)
@@ -622,6 +637,22 @@ def test_steps_where_a_run_was_stopped_share_a_column(tmp_path: Path, twelve_tas
     ]  # fmt: skip
 
 
+def test_training_is_shown_by_its_first_and_last_ten_steps(tmp_path: Path) -> None:
+    share = {"value": 0.5, "numerator": 8, "denominator": 16}
+    steps = [
+        {"kind": "train", "step": step, "reward_mean": step / 100, "ce_nll": None if step == 1 else 2.0 - step / 25}
+        for step in range(1, 26)
+    ]
+    steps[0]["metrics"] = {"stop_protocol_error": share}
+    steps[24]["metrics"] = {"stop_protocol_error": {**share, "numerator": 4}, "bad_patch_rejection": {**share}}
+    run = tmp_path / "rl-b-seed42"
+    write_metrics(write_run(run, "b", 42, steps=1, every=1, tasks=1), steps)
+    facts = {"kind": "rl", "run": "b", "arm": "b", "seed": 42, "step": 60, "status": "finished"}
+    (run / "summary.json").write_text(json.dumps(facts))
+    (row,) = table_rows(behaviour.training(read_results(tmp_path), MATRIX))
+    assert row == ["b", "42", "0.06 → 0.20", "50.0% → 25.0%", "1.76 → 1.18", "–", "– → 50.0%", "–"]
+
+
 def test_the_runs_say_how_often_they_were_resumed(tmp_path: Path) -> None:
     facts = {"kind": "rl", "run": "b", "arm": "b", "seed": 42, "step": 60, "status": "interrupted"}
     facts |= {"steps_done": 56, "steps_skipped": 4}
@@ -648,6 +679,7 @@ def test_what_nobody_played_has_no_table(tmp_path: Path) -> None:
         behaviour.decisions(found, MATRIX)
         == tables.runs(found)
         == behaviour.costs(found, MATRIX)
+        == behaviour.training(found, MATRIX)
         == behaviour.predictions(found, MATRIX)
         == ""
     )

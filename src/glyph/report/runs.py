@@ -75,6 +75,7 @@ class TrainLine(BaseModel):
     groups_mixed: int | None = None
     groups_uniform: int | None = None
     seconds: Annotated[dict[str, float], BeforeValidator(_split_seconds)] = Field(default_factory=dict)
+    metrics: dict[str, StoredMetric] = Field(default_factory=dict)
 
 
 class EvaluationLine(BaseModel):
