@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Make every table and figure of docs/results.md, docs/performance.md and the reports again, from the files that are
-# published in RESULTS_PUBLISHED and docs/figures; no model, no GPU.
+# Make every table and figure of docs/results.md, docs/results_mini.md, docs/performance.md and the reports again, from
+# the files that are published in RESULTS_PUBLISHED and docs/figures; no model, no GPU.
 #   bash scripts/reproduce_tables.sh [--check] [--python COMMAND]
 # --check writes nothing: exit code 1 where a table of a page is not what the files say. --python (or PYTHON) names an
 # interpreter that has everything: then no virtual environment is made.

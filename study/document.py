@@ -16,7 +16,7 @@ from study import behaviour, tables
 from study.matrix import load_matrix
 from study.results import MINI, read_results
 
-PAGES = (tables.ROOT / "docs" / "results.md", tables.ROOT / "README.md")
+PAGES = tuple(tables.ROOT / name for name in ("docs/results.md", "docs/results_mini.md", "README.md"))
 
 
 def parts(results: Path = tables.SMALL, mini: Path = tables.MINI_STUDY) -> dict[str, str]:
@@ -25,12 +25,13 @@ def parts(results: Path = tables.SMALL, mini: Path = tables.MINI_STUDY) -> dict[
     return {
         "mini": tables.mini(),
         "mini_runs": tables.runs(tiny),
+        "mini_passes": tables.passes(tiny, matrix),
         **{f"mini_{of.name}": tables.question(tiny, of) for of in matrix.question},
         "mini_predictions": behaviour.predictions(tiny, matrix),
         "mini_costs": behaviour.costs(tiny, matrix),
         "mini_training": behaviour.training(tiny, matrix),
         "runs": tables.runs(found),
-        "passes": tables.passes(found, matrix) if found.entries else "",
+        "passes": tables.passes(found, matrix),
         **{of.name: tables.question(found, of) for of in matrix.question},
         "predictions": behaviour.predictions(found, matrix),
         "decisions": behaviour.decisions(found, matrix),
