@@ -165,7 +165,7 @@ def training(results: Results, matrix: Matrix) -> str:
         ends = (steps[:ENDS], steps[-ENDS:])
         cells = [[_mean(line.reward_mean for line in end) for end in ends]]
         cells.append([_pooled("stop_protocol_error", end) for end in ends])
-        cells.append([_mean(line.ce_nll for line in end) for end in ends])
+        cells.append([_label_loss(end) for end in ends])
         for name in ("prediction_accuracy", "bad_patch_rejection", "good_patch_rejection"):
             cells.append([_pooled(name, end) for end in ends])
         rows.append([entry.summary.run, seed_cell(entry.summary.seed), *map(_change, cells)])
@@ -175,6 +175,12 @@ def training(results: Results, matrix: Matrix) -> str:
 def _mean(values: Iterable[float | None]) -> str:
     known = [value for value in values if value is not None]
     return f"{fmean(known):.2f}" if known else UNDEFINED
+
+
+def _label_loss(steps: Sequence[TrainLine]) -> str:
+    """A mean over all label tokens of these steps."""
+    known = [(line.ce_nll, line.ce_tokens) for line in steps if line.ce_nll is not None and line.ce_tokens]
+    return f"{sum(nll * n for nll, n in known) / sum(n for _, n in known):.2f}" if known else UNDEFINED
 
 
 def _pooled(name: str, steps: Sequence[TrainLine]) -> str:

@@ -640,7 +640,13 @@ def test_steps_where_a_run_was_stopped_share_a_column(tmp_path: Path, twelve_tas
 def test_training_is_shown_by_its_first_and_last_ten_steps(tmp_path: Path) -> None:
     share = {"value": 0.5, "numerator": 8, "denominator": 16}
     steps = [
-        {"kind": "train", "step": step, "reward_mean": step / 100, "ce_nll": None if step == 1 else 2.0 - step / 25}
+        {
+            "kind": "train",
+            "step": step,
+            "reward_mean": step / 100,
+            "ce_nll": None if step == 1 else 2.0 - step / 25,
+            "ce_tokens": 9 if step == 25 else 1,
+        }
         for step in range(1, 26)
     ]
     steps[0]["metrics"] = {"stop_protocol_error": share}
@@ -650,7 +656,7 @@ def test_training_is_shown_by_its_first_and_last_ten_steps(tmp_path: Path) -> No
     facts = {"kind": "rl", "run": "b", "arm": "b", "seed": 42, "step": 60, "status": "finished"}
     (run / "summary.json").write_text(json.dumps(facts))
     (row,) = table_rows(behaviour.training(read_results(tmp_path), MATRIX))
-    assert row == ["b", "42", "0.06 → 0.20", "50.0% → 25.0%", "1.76 → 1.18", "–", "– → 50.0%", "–"]
+    assert row == ["b", "42", "0.06 → 0.20", "50.0% → 25.0%", "1.76 → 1.10", "–", "– → 50.0%", "–"]
 
 
 def test_the_runs_say_how_often_they_were_resumed(tmp_path: Path) -> None:

@@ -65,6 +65,7 @@ class TrainLine(BaseModel):
     policy_loss: Number = None
     label_loss: Number = None
     ce_nll: Number = None
+    ce_tokens: int | None = None
     grad_norm: Number = None
     learning_rate: Number = None
     entropy: Number = None
