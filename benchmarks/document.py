@@ -15,7 +15,7 @@ import typer
 
 from benchmarks import environment, one_gpu, published
 from benchmarks.engine import tables
-from glyph.commands.console import say
+from glyph.commands.console import fail, say
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES: dict[str, dict[str, Callable[[dict[str, Any]], str]]] = {
@@ -55,13 +55,24 @@ def with_tables(page: str, names: list[str]) -> str:
     return fill(page, lambda name: tables_of(name) if name in names else None)
 
 
-def main(names: Annotated[list[str] | None, typer.Argument(help="which; all without any")] = None) -> None:
+def main(
+    names: Annotated[list[str] | None, typer.Argument(help="which; all without any")] = None,
+    check: Annotated[bool, typer.Option("--check", help="write nothing; exit 1 where a page differs")] = False,
+) -> None:
     """Write the tables of docs/performance.md and docs/reproduction.md from docs/figures."""
+    stale = []
     for page, parts in ((DOCS / file, parts) for file, parts in PAGES.items()):
         chosen = [name for name in parts if name in (names or parts)]
         if chosen:
-            page.write_text(with_tables(page.read_text("utf-8"), chosen), "utf-8")
+            old = page.read_text("utf-8")
+            new = with_tables(old, chosen)
+            if check:
+                stale += [str(page)] if new != old else []
+                continue
+            page.write_text(new, "utf-8")
             say(f"wrote {page}")
+    if stale:
+        fail(f"{', '.join(stale)}: the tables are not those of docs/figures; run python -m benchmarks.document", 1)
 
 
 if __name__ == "__main__":

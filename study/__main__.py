@@ -15,15 +15,18 @@ import typer
 from glyph.commands.console import fail, say
 from glyph.config import Stage, load_config
 from glyph.evaluation.traces import read_traces, write_traces
+from glyph.files import write_atomically
+from glyph.local.runs.durable import FileLock
 from glyph.tasks.validation import data_manifest
 from study.matrix import Matrix, MatrixError, load_matrix, quarters
-from study.pieces import SUMMARY, Kind, Piece, Plan, pieces
-from study.publish import Publisher, drop_unfinished, pack
+from study.pieces import Kind, Piece, Plan, pieces
+from study.publish import Publisher, drop_unfinished, is_published, pack
 from study.runner import PACKING_SECONDS, Limits, Runner, cut_short, not_played, write_plan
 from study.slim import rejoin as put_back
 from study.slim import task_texts
 
 ROOT = Path(__file__).parents[1]
+OWNED = ("rl.steps", "checkpoints.", "evaluation.every")
 SECONDS_A_MINUTE = 60
 UNFINISHED = 3
 STARTED = time.monotonic()
@@ -58,10 +61,17 @@ def run(
         plan = replace(plan, evaluate_every=evaluate_every)
         limits = Limits(jobs, evaluations, minutes and minutes * SECONDS_A_MINUTE, reserve)
         _check(plan, matrix, limits)
+        _check_places(plan, results.resolve())
         write_plan(plan, json.dumps(asdict(plan), default=str) + "\n")
     except (ValueError, OSError) as error:
         fail(f"study: {error}")
-    drop_unfinished(results)
+    try:
+        lock = _claim(plan.work)
+        results.mkdir(parents=True, exist_ok=True)
+        write_atomically(results / ".writable", "").unlink()
+        drop_unfinished(results, [piece.name for piece in pieces(plan, matrix)])
+    except (ValueError, OSError) as error:
+        fail(f"study: {error}")
     data_name = "data/mini" if scale == "mini" else "data"
     places = {plan.work: "study", plan.data: data_name, ROOT: "."}
     if Path(plan.model).is_dir():
@@ -71,6 +81,7 @@ def run(
     runner = Runner(plan, matrix, limits, shlex.split(python), _say, publish, started=STARTED)
     left = runner.run()
     _close(plan, matrix, publisher, results, left, runner.failed)
+    lock.release()
 
 
 def _plan(
@@ -109,11 +120,30 @@ def _check(plan: Plan, matrix: Matrix, limits: Limits) -> None:
         )
     if data_manifest(plan.data) is None:
         raise ValueError(f"{plan.data}: no prepared data; run python -m data.prepare --output {plan.data}")
+    for text in (*plan.sft, *plan.rl):
+        if "=" not in text or text.startswith(OWNED):
+            raise ValueError(f"{text!r}: expected key=value, and none of {', '.join(OWNED)}, which are the study's own")
     for piece in pieces(plan, matrix):
         if piece.kind in (Kind.SFT, Kind.RL):
             settings = [text for text in piece.arguments if "=" in text]
             stage: Stage = "sft" if piece.kind is Kind.SFT else "rl"
             load_config(stage, plan.scale, piece.arguments[1], (), settings, model=plan.model)
+
+
+def _check_places(plan: Plan, results: Path) -> None:
+    """What is in the results folder is packed, and what is not whole there is made anew. Raises: ValueError."""
+    for name, place in (("--work", plan.work), ("--data", plan.data), ("the repository", ROOT)):
+        if place.is_relative_to(results) or (place != ROOT and results.is_relative_to(place)):
+            raise ValueError(f"--results {results}: expected a folder of its own, apart from {name}, {place}")
+
+
+def _claim(work: Path) -> FileLock:
+    """Raises: ValueError: another runner is at work in the folder."""
+    work.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(work / ".lock")
+    if not lock.acquire():
+        raise ValueError(f"{work}: {lock.holder()} makes this study already")
+    return lock
 
 
 def _say(text: str) -> None:
@@ -126,7 +156,10 @@ def _publish(publisher: Publisher, piece: Piece) -> None:
     try:
         publisher.publish(piece)
     except (ValueError, OSError) as error:
+        publisher.faults[piece.name] = str(error)
         _say(f"{piece.name}: not published: {error}")
+    else:
+        publisher.faults.pop(piece.name, None)
 
 
 def _close(
@@ -134,20 +167,32 @@ def _close(
 ) -> None:
     """Publish what there is, pack it, and say what is missing."""
     for piece in pieces(plan, matrix):
-        if piece.name not in publisher.done and (piece.is_training or not (results / piece.name / SUMMARY).is_file()):
+        if piece.name not in publisher.done and (piece.is_training or not is_published(results / piece.name)):
             _publish(publisher, piece)
-    if results.is_dir():
+    try:
         for archive in pack(results, results.parent / f"{results.name}-archives"):
             _say(f"wrote {archive} ({archive.stat().st_size / 2**20:.1f} MiB)")
+    except (ValueError, OSError) as error:
+        publisher.faults["the archives"] = str(error)
+        _say(f"not packed: {error}")
     for line in cut_short(plan, matrix):
         _say(f"cut short: {line}")
     for line in not_played(left):
         _say(f"not played: {line}")
     for name in sorted(failed):
         _say(f"failed: {name}: see {plan.work / 'logs' / name}.log")
-    if left:
+    trained = {piece.folder: piece.done() for piece in pieces(plan, matrix) if piece.kind is Kind.RL}
+    gone = [
+        piece.name for piece in left if any(trained.get(path.parents[1]) and not path.exists() for path in piece.needs)
+    ]
+    for name in gone:
+        _say(f"cannot be played any more: {name}: its checkpoint is gone")
+    for name, fault in publisher.faults.items():
+        _say(f"not published: {name}: {fault}")
+    if len(left) > len(gone):
         _say("the same command goes on with what is missing")
-        raise typer.Exit(1 if failed else UNFINISHED)
+    if left or publisher.faults:
+        raise typer.Exit(1 if failed or gone or publisher.faults else UNFINISHED)
     _say(f"all done; results in {results}")
 
 

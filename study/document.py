@@ -61,7 +61,10 @@ def main(
     seen: set[str] = set()
     for page in PAGES:
         old = page.read_text("utf-8")
-        new = with_parts(old, wanted)
+        try:
+            new = with_parts(old, wanted)
+        except KeyError as error:
+            fail(f"{page}: <!-- {error.args[0]} -->: there is no such table; known are {', '.join(wanted)}")
         seen |= shown(old).keys()
         if old != new and check:
             fail(f"{page}: the tables are not those of the results; run bash scripts/reproduce_tables.sh", 1)

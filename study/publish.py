@@ -15,7 +15,7 @@ import json
 import shutil
 import tarfile
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,11 +38,12 @@ class Publisher:
     """Writes the pieces of a study into a results folder. `places` are paths of this machine, and what stands for them.
 
     `facts` are added to every summary (the commit of the sources where the copy that runs does not know it). `done` are
-    the names of what was published.
+    the names of what was published, `faults` says why others could not be.
     """
 
     def __init__(self, results: Path, places: Mapping[Path, str], facts: Mapping[str, Any]) -> None:
-        self._results, self._facts, self.done = results, dict(facts), set[str]()
+        self._results, self._facts = results, dict(facts)
+        self.done, self.faults = set[str](), dict[str, str]()
         self._places = {str(path): name for path, name in sorted(places.items(), key=lambda item: -len(str(item[0])))}
 
     def publish(self, piece: Piece) -> None:
@@ -131,9 +132,10 @@ def pack(results: Path, output: Path, limit_bytes: int = ARCHIVE_BYTES) -> list[
             room = limit_bytes
         parts[-1].append(folder)
         room -= size
-    for old in output.glob("results-*.tar.xz"):
+    made = [_archive(output / f"results-{number}.tar.xz", part) for number, part in enumerate(parts, 1) if part]
+    for old in set(output.glob("results-*.tar.xz")) - set(made):
         old.unlink()
-    return [_archive(output / f"results-{number}.tar.xz", part) for number, part in enumerate(parts, 1) if part]
+    return made
 
 
 def _archive(path: Path, folders: Sequence[Path]) -> Path:
@@ -145,8 +147,16 @@ def _archive(path: Path, folders: Sequence[Path]) -> Path:
     return path
 
 
-def drop_unfinished(folder: Path) -> None:
-    """Remove a results folder that a kill left without its manifest, which is written last."""
-    for child in folder.iterdir() if folder.is_dir() else ():
-        if child.is_dir() and not (child / "manifest.json").is_file():
-            shutil.rmtree(child)
+def drop_unfinished(results: Path, names: Iterable[str]) -> None:
+    """Of these results remove what a kill left without its manifest, which is written last, or without a summary."""
+    for name in names:
+        if (results / name).is_dir() and not is_published(results / name):
+            shutil.rmtree(results / name)
+
+
+def is_published(folder: Path) -> bool:
+    """Whether a result stands whole."""
+    try:
+        return all(isinstance(json.loads((folder / name).read_text()), dict) for name in ("manifest.json", SUMMARY))
+    except (OSError, ValueError):
+        return False

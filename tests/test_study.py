@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import re
+import shutil
 import signal
 import statistics
 import subprocess
@@ -372,6 +373,59 @@ def test_a_visit_plays_what_it_is_to_play(tmp_path: Path, tiny_data: Path) -> No
     plan = plan_of(tmp_path, tiny_data, ["b-ungated"], untrained=("sft-b-ungated",))
     played = {piece.name for piece in pieces(plan) if piece.kind in (Kind.BASE, Kind.PLAIN, Kind.AFTER_SFT)}
     assert played == {"test-sft-b-ungated"}
+
+
+def test_what_else_lies_in_the_results_folder_stays(visit: dict[str, Any]) -> None:
+    note = visit["results"] / "notes" / "n.txt"
+    note.parent.mkdir(parents=True)
+    note.touch()
+    torn = visit["results"] / "test-rl-b-seed42-step8"
+    torn.mkdir()
+    done = study(visit, "--minutes", "1", "--reserve", "59")
+    assert done.returncode == 3
+    assert note.is_file()
+    assert not torn.exists()
+
+
+@pytest.mark.parametrize("place", ["work", "folder", "data", "root"])
+def test_results_have_a_folder_of_their_own(visit: dict[str, Any], place: str) -> None:
+    folder = ROOT if place == "root" else visit[place]
+    before = sorted(folder.iterdir())
+    done = study({**visit, "results": folder})
+    assert done.returncode == 2
+    assert f"--results {folder}: expected a folder of its own, apart from" in done.stderr
+    assert sorted(folder.iterdir()) == before
+
+
+def test_one_runner_makes_a_study(visit: dict[str, Any]) -> None:
+    lock = FileLock(visit["work"] / ".lock")
+    assert lock.acquire()
+    done = study(visit)
+    lock.release()
+    assert done.returncode == 2
+    assert f"process {os.getpid()}" in done.stderr
+    assert "makes this study already" in done.stderr
+
+
+def test_what_could_not_be_published_or_played_fails(visit: dict[str, Any]) -> None:
+    assert study(visit).returncode == 0
+    (visit["results"] / "sft-a" / "summary.json").write_text("{")
+    (visit["work"] / "runs" / "sft-b" / "metrics.jsonl").write_text("{")
+    shutil.rmtree(visit["work"] / "runs" / "test-rl-a-seed43-step4")
+    done = study(visit)
+    assert done.returncode == 1
+    assert "not published: sft-b: " in done.stdout
+    assert "cannot be played any more: test-rl-a-seed43-step4: its checkpoint is gone" in done.stdout
+    assert "goes on with what is missing" not in done.stdout
+    assert json.loads((visit["results"] / "sft-a" / "summary.json").read_text())["kind"] == "sft"
+
+
+@pytest.mark.parametrize("text", ["alpha", "rl.steps=8", "checkpoints.keep_every=3", "evaluation.every=1"])
+def test_settings_that_are_the_studys_own_are_refused(visit: dict[str, Any], text: str) -> None:
+    done = study(visit, "--rl", text)
+    assert done.returncode == 2
+    assert f"{text!r}: expected key=value, and none of rl.steps, checkpoints., evaluation.every" in done.stderr
+    assert not (visit["work"] / "study.json").exists()
 
 
 def test_a_folder_holds_one_study(visit: dict[str, Any]) -> None:

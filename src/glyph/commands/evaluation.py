@@ -99,7 +99,7 @@ def _play(config: RlConfig, folder: Path) -> list[Trace]:
     from glyph.local.training.workbench import model_folder, wording_of
 
     split = config.evaluation.split
-    tasks = first_tasks(read_tasks(config.data, config.arm, split), config.evaluation.num_tasks, split)
+    tasks = first_tasks(read_tasks(config.data, config.arm, split), config.evaluation.num_tasks, split, say)
     source = model_folder(config.model)
     started = time.monotonic()
     with Executor(workers=config.environment.test_workers, limits=config.limits()) as executor:

@@ -109,7 +109,8 @@ def _run(plan: RolloutPlan, output: Path, prompts: Path, resume: bool) -> None:
     if plan.model == DEMONSTRATIONS and variant.name != "standard":
         raise ValueError("demonstrations have no turns for a variant: give --model")
     rules = [Rules(arm, variant, plan.budget, plan.max_context_tokens) for arm in arms]
-    tasks = {arm: first_tasks(read_tasks(Path(plan.data), arm, plan.split), plan.num_tasks, plan.split) for arm in arms}
+    found = {arm: read_tasks(Path(plan.data), arm, plan.split) for arm in arms}
+    tasks = {arm: first_tasks(each, plan.num_tasks, plan.split, say) for arm, each in found.items()}
     _check_claim(output, plan, wording, resume)
     with ExitStack() as stack:
         executor = stack.enter_context(Executor(workers=4))

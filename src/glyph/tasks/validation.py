@@ -191,10 +191,10 @@ def read_tasks(folder: Path, arm: Arm, split: str) -> list[CodeTask]:
     return [task_of(row) for row in read_rows(folder, f"arm_{arm.value}_{split}.jsonl", ("system", "prompt"))]
 
 
-def first_tasks(tasks: list[CodeTask], number: int, split: str) -> list[CodeTask]:
-    """The first `number` tasks of a split; 0 is all. Raises: ValueError: it has fewer."""
+def first_tasks(tasks: list[CodeTask], number: int, split: str, say: Callable[[str], None]) -> list[CodeTask]:
+    """The first `number` tasks of a split; 0 is all. `say` is told where it has fewer."""
     if number > len(tasks):
-        raise ValueError(f"{number} tasks were asked for, and {split} has {len(tasks)}; 0 is all of them")
+        say(f"{split} has {len(tasks)} tasks, not {number}: all of them are played")
     return tasks[: number or None]
 
 
