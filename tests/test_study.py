@@ -772,6 +772,16 @@ def test_one_command_checks_the_pages() -> None:
     assert script("reproduce_tables.sh", "--all").stderr.startswith("reproduce_tables: unknown argument --all")
 
 
+def test_one_command_makes_every_report_and_table() -> None:
+    """With a command that runs nothing: which reports are made, and that it comes to its end."""
+    done = script("reproduce_tables.sh", "--python", "echo")
+    assert done.returncode == 0, done.stderr
+    visits = sorted(path.parents[1] for path in tables.SMALL.glob("*/*/summary.json"))
+    folders = ["RESULTS_PUBLISHED/mini", *dict.fromkeys(str(path.relative_to(ROOT)) for path in visits)]
+    written = [f"wrote {folder}/report" for folder in folders]
+    assert done.stdout.splitlines() == [*written, "-m benchmarks.document", "-m study.document"]
+
+
 def test_only_what_stands_between_the_marks_is_written() -> None:
     page = "a\n<!-- one -->\n| old |\n<!-- end -->\nb\n<!-- two -->\n| gone |\n<!-- end -->\n"
     assert document.with_parts(page, {"one": "| new |", "two": ""}) == page.replace("old", "new").replace(
