@@ -217,7 +217,7 @@ def test_a_visit_makes_everything_once(visit: dict[str, Any]) -> None:
 
 
 def test_a_run_is_cut_short_in_time_to_be_evaluated_where_it_stands(visit: dict[str, Any]) -> None:
-    options = ("--minutes", "1.5", "--reserve", "65", "--evaluations", "4")
+    options = ("--minutes", "2", "--reserve", "80", "--evaluations", "4")
     done = study(visit, *options, HANG="rl-b-seed42")
     assert done.returncode == 3, done.stdout + done.stderr
     assert "rl-b-seed42: told to stop after its step" in done.stdout
@@ -304,7 +304,7 @@ def test_what_fails_once_is_tried_again(visit: dict[str, Any]) -> None:
 
 
 def test_what_does_not_stop_is_killed_in_time_to_publish(visit: dict[str, Any]) -> None:
-    done = study(visit, "--minutes", "0.9", "--reserve", "40", HANG="rl-b-seed42", DEAF="rl-b-seed42")
+    done = study(visit, "--minutes", "1.3", "--reserve", "50", HANG="rl-b-seed42", DEAF="rl-b-seed42")
     assert done.returncode == 3, done.stdout + done.stderr
     assert "rl-b-seed42: killed: it does not stop" in done.stdout
     assert (visit["results"] / "rl-b-seed42" / "summary.json").is_file()
