@@ -5,7 +5,7 @@ import shlex
 import sys
 import time
 from collections.abc import Set
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,7 +21,7 @@ from glyph.tasks.validation import data_manifest
 from study.matrix import Matrix, MatrixError, load_matrix, quarters
 from study.pieces import Kind, Piece, Plan, pieces
 from study.publish import Publisher, drop_unfinished, is_published, pack
-from study.runner import PACKING_SECONDS, Limits, Runner, cut_short, not_played, write_plan
+from study.runner import PACKING_SECONDS, Limits, Runner, cut_short, not_played, steps_done, unplayable, write_plan
 from study.slim import rejoin as put_back
 from study.slim import task_texts
 
@@ -57,15 +57,12 @@ def run(
     """Make what is missing of the study, in order of priority; the same command goes on after whatever ended it."""
     matrix = load_matrix()
     try:
-        plan = _plan(matrix, work, scale, model, data, runs, visit, steps, (sft.split(), rl.split()), num_tasks)
-        plan = replace(plan, evaluate_every=evaluate_every)
+        settings = (sft.split(), rl.split())
+        plan = _plan(matrix, work, scale, model, data, runs, visit, steps, settings, num_tasks, evaluate_every)
         limits = Limits(jobs, evaluations, minutes and minutes * SECONDS_A_MINUTE, reserve)
         _check(plan, matrix, limits)
         _check_places(plan, results.resolve())
         write_plan(plan, json.dumps(asdict(plan), default=str) + "\n")
-    except (ValueError, OSError) as error:
-        fail(f"study: {error}")
-    try:
         lock = _claim(plan.work)
         results.mkdir(parents=True, exist_ok=True)
         write_atomically(results / ".writable", "").unlink()
@@ -95,6 +92,7 @@ def _plan(
     steps: int | None,
     settings: tuple[list[str], list[str]],
     num_tasks: int,
+    evaluate_every: int,
 ) -> Plan:
     """Raises: ValueError: an unknown scale, run or visit, or steps without quarters."""
     if scale not in matrix.scale:
@@ -106,7 +104,9 @@ def _plan(
     folder = str(Path(model).resolve()) if Path(model).is_dir() else model
     names = tuple(run.name for run in chosen)
     untrained = None if visit is None else matrix.visit_of(visit).untrained
-    return Plan(work.resolve(), scale, folder, data.resolve(), names, number, sft, rl, num_tasks, untrained)
+    return Plan(
+        work.resolve(), scale, folder, data.resolve(), names, number, sft, rl, num_tasks, untrained, evaluate_every
+    )
 
 
 def _check(plan: Plan, matrix: Matrix, limits: Limits) -> None:
@@ -175,18 +175,15 @@ def _close(
     except (ValueError, OSError) as error:
         publisher.faults["the archives"] = str(error)
         _say(f"not packed: {error}")
-    for line in cut_short(plan, matrix):
-        _say(f"cut short: {line}")
-    for line in not_played(left):
-        _say(f"not played: {line}")
+    for piece in cut_short(left):
+        _say(f"cut short: {piece.name}: {steps_done(piece.folder)} of {plan.steps} steps")
+    for piece in not_played(left):
+        _say(f"not played: {piece.name}")
     for name in sorted(failed):
         _say(f"failed: {name}: see {plan.work / 'logs' / name}.log")
-    trained = {piece.folder: piece.done() for piece in pieces(plan, matrix) if piece.kind is Kind.RL}
-    gone = [
-        piece.name for piece in left if any(trained.get(path.parents[1]) and not path.exists() for path in piece.needs)
-    ]
-    for name in gone:
-        _say(f"cannot be played any more: {name}: its checkpoint is gone")
+    gone = unplayable(left)
+    for piece in gone:
+        _say(f"cannot be played any more: {piece.name}: its checkpoint is gone")
     for name, fault in publisher.faults.items():
         _say(f"not published: {name}: {fault}")
     if len(left) > len(gone):

@@ -13,28 +13,30 @@ import typer
 from benchmarks.document import fill, shown
 from glyph.commands.console import fail, say
 from study import behaviour, tables
-from study.matrix import load_matrix
-from study.results import MINI, read_results
+from study.matrix import Matrix, load_matrix
+from study.results import MINI, Results, read_results
 
 PAGES = tuple(tables.ROOT / name for name in ("docs/results.md", "docs/results_mini.md", "README.md"))
 
 
 def parts(results: Path = tables.SMALL, mini: Path = tables.MINI_STUDY) -> dict[str, str]:
-    """Every table by the name of its part; the questions at the mini scale are `mini_QUESTION`."""
-    found, tiny, matrix = read_results(results), read_results(mini, MINI), load_matrix()
+    """Every table by the name of its part; those of the study at the mini scale are `mini_NAME`."""
+    found, matrix = read_results(results), load_matrix()
     return {
         "mini": tables.mini(),
-        "mini_runs": tables.runs(tiny),
-        "mini_passes": tables.passes(tiny, matrix),
-        **{f"mini_{of.name}": tables.question(tiny, of) for of in matrix.question},
-        "mini_predictions": behaviour.predictions(tiny, matrix),
-        "mini_costs": behaviour.costs(tiny, matrix),
-        "mini_training": behaviour.training(tiny, matrix),
+        **{f"mini_{name}": table for name, table in _of_scale(read_results(mini, MINI), matrix).items()},
+        **_of_scale(found, matrix),
+        "decisions": behaviour.decisions(found, matrix),
+    }
+
+
+def _of_scale(found: Results, matrix: Matrix) -> dict[str, str]:
+    """The tables that both scales show."""
+    return {
         "runs": tables.runs(found),
         "passes": tables.passes(found, matrix),
         **{of.name: tables.question(found, of) for of in matrix.question},
         "predictions": behaviour.predictions(found, matrix),
-        "decisions": behaviour.decisions(found, matrix),
         "costs": behaviour.costs(found, matrix),
         "training": behaviour.training(found, matrix),
     }

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
-from glyph.local.runs.checkpoints import checkpoint_step, checkpoints
+from glyph.local.runs.checkpoint_folders import checkpoint_folder, checkpoint_step, checkpoints
 from study.matrix import BASE, Matrix, Run, Sft, load_matrix, quarters
 
 STANDARD = "standard"
@@ -67,8 +67,11 @@ class Plan:
     def runs_folder(self) -> Path:
         return self.work / "runs"
 
+    def checkpoints(self, run: Run) -> Path:
+        return self.runs_folder / run.folder / "checkpoints"
+
     def checkpoint(self, run: Run, step: int) -> Path:
-        return self.runs_folder / run.folder / "checkpoints" / f"step_{step:06d}"
+        return checkpoint_folder(self.checkpoints(run), step)
 
     @property
     def quarter(self) -> int:
@@ -76,10 +79,14 @@ class Plan:
         return quarters(self.steps)[0]
 
     @property
+    def kept_every(self) -> int:
+        """Steps between checkpoints that play the test tasks."""
+        return self.evaluate_every or self.quarter
+
+    @property
     def evaluated(self) -> list[int]:
         """The steps whose checkpoints play the test tasks."""
-        every = self.evaluate_every or self.quarter
-        return [step for step in quarters(self.steps) if step % every == 0 or step == self.steps]
+        return [step for step in quarters(self.steps) if step % self.kept_every == 0 or step == self.steps]
 
     def plays(self, name: str) -> bool:
         """Whether a model before RL plays the test tasks."""
@@ -169,14 +176,13 @@ def _sft(plan: Plan, matrix: Matrix, sft: Sft) -> Piece:
 
 
 def _rl(plan: Plan, matrix: Matrix, place: int, run: Run) -> Piece:
-    every = plan.quarter
     options = ("--scale", plan.scale, "--seed", str(run.seed), "--data", str(plan.data_of(run.sft)))
     settings = (
         f"rl.steps={plan.steps}",
-        f"checkpoints.every={every}",
-        f"checkpoints.keep_every={plan.evaluate_every or every}",
+        f"checkpoints.every={plan.quarter}",
+        f"checkpoints.keep_every={plan.kept_every}",
         "checkpoints.keep_last=1",
-        f"evaluation.every={every}",
+        f"evaluation.every={plan.quarter}",
         *_settings(plan, matrix, run),
     )
     return Piece(
@@ -232,7 +238,7 @@ def _after_rl(plan: Plan, matrix: Matrix, run: Run) -> Iterator[Piece]:
 
 def evaluated_steps(plan: Plan, run: Run) -> list[int]:
     """Later ones first, by which runs are compared; where a run was stopped, which is another step in each, third."""
-    last = [checkpoint_step(path) for path in checkpoints(plan.runs_folder / run.folder / "checkpoints")[-1:]]
+    last = [checkpoint_step(path) for path in checkpoints(plan.checkpoints(run))[-1:]]
     steps = plan.evaluated[::-1]
     return [*steps[:COMPARED], *(step for step in last if step not in steps), *steps[COMPARED:]]
 

@@ -23,13 +23,13 @@ from typing import Any
 from glyph.evaluation.metrics import compute_all
 from glyph.evaluation.traces import Trace, read_traces, write_traces
 from glyph.files import write_atomically
-from glyph.local.runs.checkpoints import checkpoints, recorded_sha256
+from glyph.local.runs.checkpoint_folders import checkpoints, recorded_sha256
 from glyph.report.data import rollouts_of
+from glyph.report.runs import METRICS
 from study.pieces import PLAIN, SUMMARY, TRACES, Kind, Piece
 from study.slim import slim, task_texts
 
 TEXTS = ("config.toml", "log.txt", PLAIN)
-METRICS = "metrics.jsonl"
 PRIVATE = ("pid", "host")
 ARCHIVE_BYTES = 14 * 2**20
 

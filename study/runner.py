@@ -13,15 +13,15 @@ import signal
 import subprocess
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
 from glyph.files import write_atomically
-from glyph.local.runs.checkpoints import TRAINING as TRAINING_STATE
-from glyph.local.runs.checkpoints import checkpoints
+from glyph.local.runs.checkpoint_folders import TRAINING as TRAINING_STATE
+from glyph.local.runs.checkpoint_folders import checkpoints
 from glyph.local.runs.durable import FileLock
 from study.matrix import Matrix, Run
 from study.pieces import Kind, Piece, Plan, pieces
@@ -184,9 +184,9 @@ class Runner:
         preparing = [piece for piece in found if piece.is_training or piece.kind is Kind.DATA]
         self._begin_of(preparing, done)
         waiting = [piece for piece in preparing if piece.is_training and self._is_waiting(piece, done)]
+        hopeful = [piece for piece in waiting if not self.failed & set(piece.after)]
         # where nothing is at work, nothing that waits can ever begin
-        hopeful = [piece for piece in waiting if not self.failed & set(piece.after)] if self.running else []
-        self.runs_waiting = len(hopeful) if self.may_train() else 0
+        self.runs_waiting = len(hopeful) if self.running and self.may_train() else 0
         self._begin_of([piece for piece in found if piece not in preparing], done)
         for run in self.plan.chosen(self.matrix):
             make_room(self.plan, run, found, done)
@@ -278,7 +278,7 @@ def make_room(plan: Plan, run: Run, found: Sequence[Piece], done: set[str]) -> N
 
     The last one stays: the run goes on from it, and its weights' digest is published.
     """
-    for checkpoint in checkpoints(plan.runs_folder / run.folder / "checkpoints")[:-1]:
+    for checkpoint in checkpoints(plan.checkpoints(run))[:-1]:
         waiting = [piece for piece in found if checkpoint in piece.needs]
         if waiting and all(piece.name in done for piece in waiting):
             shutil.rmtree(checkpoint, ignore_errors=True)
@@ -292,18 +292,24 @@ def drop_training_state(run: Path) -> None:
         (checkpoint / TRAINING_STATE).unlink(missing_ok=True)
 
 
-def cut_short(plan: Plan, matrix: Matrix) -> Iterator[str]:
-    """The chosen runs that did not come to their last step, each with how far it came."""
-    for piece in pieces(plan, matrix):
-        if piece.kind is Kind.RL and not piece.done():
-            yield f"{piece.name}: {steps_done(piece.folder)} of {plan.steps} steps"
+# Of what is left in the end: what is missing, and why.
 
 
-def not_played(left: Sequence[Piece]) -> Iterator[str]:
+def cut_short(left: Sequence[Piece]) -> list[Piece]:
+    """The runs that did not come to their last step."""
+    return [piece for piece in left if piece.kind is Kind.RL]
+
+
+def not_played(left: Sequence[Piece]) -> list[Piece]:
     """The evaluations that are missing, but for those of steps that their run did not come to."""
-    for piece in left:
-        if not piece.is_training and all(path.exists() for path in piece.needs):
-            yield piece.name
+    return [piece for piece in left if not piece.is_training and all(path.exists() for path in piece.needs)]
+
+
+def unplayable(left: Sequence[Piece]) -> list[Piece]:
+    """The evaluations of checkpoints that are gone, of runs that have ended."""
+    going = {piece.folder for piece in cut_short(left)}
+    evaluations = [piece for piece in left if piece.kind is Kind.AFTER_RL]
+    return [p for p in evaluations if any(not path.exists() and path.parents[1] not in going for path in p.needs)]
 
 
 def steps_done(run: Path) -> int:

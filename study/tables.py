@@ -47,13 +47,10 @@ Cells = Sequence[str]
 def captioned(of: Results, headings: Cells, rows: Sequence[Cells], *below: str) -> str:
     """A table, what stands below it (notes, a second table; none where empty), what its model is; nothing without a
     row."""
-    return (
-        "\n\n".join(
-            [table(headings, rows), *filter(None, below), f"{of.subject.model}; {of.subject.tasks}. {INTERVALS}"]
-        )
-        if rows
-        else ""
-    )
+    if not rows:
+        return ""
+    caption = f"{of.subject.model}; {of.subject.tasks}. {INTERVALS}"
+    return "\n\n".join([table(headings, rows), *filter(None, below), caption])
 
 
 @lru_cache
@@ -112,8 +109,8 @@ def passes(results: Results, matrix: Matrix) -> str:
     """pass@1 of every model that played the test tasks: a row a model, run and seed, a column a quarter of a run's
     steps, and one for where runs were stopped."""
     played = {e.summary.step for e in results.entries if e.summary.kind is Kind.AFTER_RL}
-    planned = {e.summary.steps_planned for e in results.training(Kind.RL)} - {None}
-    steps = sorted(played & {step for number in planned if number for step in quarters(number)})
+    planned = {number for entry in results.training(Kind.RL) if (number := entry.summary.steps_planned)}
+    steps = sorted(played & {step for number in planned for step in quarters(number)})
     elsewhere = sorted(played - set(steps))
     rows = [[name, UNDEFINED, cell, *[""] * len(steps), ""] for name, cell in _before_rl(results, matrix)]
     for run in [name for spec in matrix.run for name in (spec.name, *(f"{spec.name}:{v}" for v in spec.replays))]:

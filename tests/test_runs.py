@@ -21,6 +21,7 @@ import torch
 
 from glyph.executor import pool
 from glyph.local.inference.engine import EngineCore
+from glyph.local.runs.checkpoint_folders import checkpoint_step
 from glyph.local.runs.checkpoints import checkpoints, latest_checkpoint, model_digest
 from glyph.local.runs.run_folder import RunFolder
 from glyph.local.training.losses import label_loss
@@ -128,7 +129,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path, unbroken: dict[int, 
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "warning: stopping: this step is finished and saved first (Ctrl-C again stops at once)" in said
-    step = int(checkpoints(run / "checkpoints")[-1].name.removeprefix("step_"))
+    step = checkpoint_step(checkpoints(run / "checkpoints")[-1])
     assert said.endswith(f"stopped after step {step}; go on with: glyph resume {name}\n")
     assert steps_of(run) == step < 5
     assert manifest(run)["status"] == "interrupted"

@@ -16,7 +16,6 @@ import hashlib
 import json
 import logging
 import os
-import re
 import shutil
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
@@ -31,9 +30,16 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from glyph.local.runs.checkpoint_folders import (
+    STATE,
+    TRAINING,
+    WEIGHTS,
+    checkpoint_folder,
+    checkpoint_step,
+    checkpoints,
+)
 from glyph.local.runs.durable import FileLock, sync, sync_all
 from glyph.local.runs.model_folder import (
-    WEIGHTS,
     CheckpointError,
     model_digest,
     named_tensors,
@@ -45,12 +51,10 @@ from glyph.local.runs.model_folder import (
 __all__ = [
     "Checkpoint",
     "CheckpointError",
-    "checkpoint_step",
     "checkpoints",
     "latest_checkpoint",
     "load_checkpoint",
     "model_digest",
-    "recorded_sha256",
     "restore_model",
     "save_checkpoint",
 ]
@@ -58,8 +62,6 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 SCHEMA_VERSION = 1
-TRAINING, STATE = "training.pt", "state.json"
-_NAME = re.compile(r"step_(\d{6,})")
 _HIDDEN = (".partial", ".deleted")
 _LOCK = ".lock"
 _LOCK_SECONDS = 60.0
@@ -102,7 +104,7 @@ def save_checkpoint(
         raise CheckpointError(f"step {step}: expected 0 or more")
     _require_restorable("training", training)
     _require_json(state)
-    target = root / f"step_{step:06d}"
+    target = checkpoint_folder(root, step)
     tensors = {name: tensor.to(dtype or tensor.dtype).cpu().contiguous() for name, tensor in named_tensors(model)}
     texts: dict[str, bytes] = {}
     try:
@@ -118,22 +120,6 @@ def save_checkpoint(
         needed = _tensor_bytes(tensors) + _tensor_bytes(training) + sum(map(len, texts.values()))
         raise CheckpointError(_refusal(target, needed, error)) from error
     return target
-
-
-def checkpoints(root: Path) -> list[Path]:
-    """The checkpoint folders by step, intact or not; empty where there is no such folder."""
-    found = ((_NAME.fullmatch(path.name), path) for path in root.glob("step_*") if path.is_dir())
-    return [path for _, path in sorted((int(match[1]), path) for match, path in found if match)]
-
-
-def checkpoint_step(folder: Path) -> int:
-    """The step that a checkpoint's folder is named after."""
-    return int(folder.name.removeprefix("step_"))
-
-
-def recorded_sha256(folder: Path) -> str:
-    """The digest of a checkpoint's weights, as it was recorded when they were written."""
-    return str(json.loads((folder / STATE).read_text(encoding="utf-8"))["digests"][WEIGHTS])
 
 
 def latest_checkpoint(root: Path) -> Path | None:

@@ -17,8 +17,7 @@ from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from glyph.chat import prepare_tokenizer
-
-WEIGHTS = "model.safetensors"
+from glyph.local.runs.checkpoint_folders import WEIGHTS
 
 
 class CheckpointError(RuntimeError):
