@@ -4,13 +4,18 @@
 
 A turn's loss covers its content, the newline and `<|im_end|>`: what a policy samples. (The published template also
 trains on the two newlines that follow, which no policy ever samples.)
+
+The same SFT gives the same weights, to the bit, on one kind of machine: runs of RL that are made apart start alike.
 """
 
+import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import accumulate
 from typing import Any
 
+import torch
 from transformers import PreTrainedTokenizerBase
 
 from glyph.chat import TURN_END, Message, render, token_id
@@ -81,6 +86,22 @@ def load_samples(config: SftConfig, tokenizer: PreTrainedTokenizerBase) -> list[
     return samples
 
 
+@contextmanager
+def repeatable_kernels() -> Iterator[None]:
+    """Only kernels whose sums do not depend on which thread comes first; an operation that has none is an error.
+
+    A GPU's own choice for the gradient of attention is one that does: https://docs.pytorch.org/docs/stable/notes/randomness.html
+    """
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
+
+
+@repeatable_kernels()
 def train_sft(config: SftConfig, folder: RunFolder, watch: Watch, stop: StopRequest) -> None:
     """Run SFT from wherever the folder stands to the last step, with a checkpoint there.
 
