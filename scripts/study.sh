@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Make the study's runs, or what is missing of them: SFT of an arm, RL, test tasks with every quarter's checkpoint.
 #   bash scripts/study.sh --model DIR|HUB_ID --work DIR --results DIR [--scale small|mini] [--visit N | --runs a,b,...]
-#                         [--jobs N] [--evaluations N] [--minutes M] [--reserve SECONDS] [--steps N]
+#                         [--jobs N] [--evaluations N] [--minutes M] [--reserve SECONDS] [--steps N] [--until STEP]
 #                         [--evaluate-every STEPS] [--num-tasks N] [--sft "key=value ..."] [--rl "key=value ..."]
 #                         [--data DIR] [--commit SHA] [--python COMMAND] [--mps]
 #   bash scripts/study.sh --list
@@ -22,7 +22,7 @@ while [ $# -gt 0 ]; do
     --list) LIST=1; shift; continue ;;
     --mps) MPS=1; shift; continue ;;
     --model | --work | --results | --scale | --visit | --runs | --jobs | --evaluations | --minutes | --reserve | --steps | \
-      --evaluate-every | --num-tasks | --sft | --rl | --data | --commit | --python)
+      --until | --evaluate-every | --num-tasks | --sft | --rl | --data | --commit | --python)
       [ $# -ge 2 ] || refuse "$1 needs a value"
       ;;
     *) refuse "unknown argument $1" ;;

@@ -43,6 +43,7 @@ def run(
     runs: Annotated[str, typer.Option(help="names separated by commas; all without any")] = "",
     visit: Annotated[int | None, typer.Option(help="the runs of this visit of study/matrix.toml")] = None,
     steps: Annotated[int | None, typer.Option(help="of every run; a multiple of 4")] = None,
+    until: Annotated[int, typer.Option(help="the quarter of these steps after which runs end", min=0)] = 0,
     jobs: Annotated[int, typer.Option(help="runs trained at once", min=1)] = 2,
     evaluations: Annotated[int, typer.Option(help="evaluations at once beside them", min=0)] = 1,
     minutes: Annotated[float | None, typer.Option(help="from now to the end, archives written")] = None,
@@ -58,7 +59,7 @@ def run(
     matrix = load_matrix()
     try:
         settings = (sft.split(), rl.split())
-        plan = _plan(matrix, work, scale, model, data, runs, visit, steps, settings, num_tasks, evaluate_every)
+        plan = _plan(matrix, work, scale, model, data, runs, visit, steps, settings, num_tasks, evaluate_every, until)
         limits = Limits(jobs, evaluations, minutes and minutes * SECONDS_A_MINUTE, reserve)
         _check(plan, matrix, limits)
         _check_places(plan, results.resolve())
@@ -93,19 +94,33 @@ def _plan(
     settings: tuple[list[str], list[str]],
     num_tasks: int,
     evaluate_every: int,
+    until: int,
 ) -> Plan:
-    """Raises: ValueError: an unknown scale, run or visit, or steps without quarters."""
+    """Raises: ValueError: an unknown scale, run or visit, steps without quarters, or an end at none of them."""
     if scale not in matrix.scale:
         raise MatrixError(f"--scale must be one of {', '.join(matrix.scale)}, got {scale!r}")
     chosen = matrix.select([name for name in runs.split(",") if name], visit)
     number = steps or matrix.scale[scale].steps
-    quarters(number)
+    of = None if visit is None else matrix.visit_of(visit)
+    until = until or (of.until if of else 0)
+    if until not in (0, *quarters(number)):
+        raise MatrixError(f"--until {until}: expected one of {', '.join(map(str, quarters(number)))}, the quarters")
     sft, rl = map(tuple, settings)
     folder = str(Path(model).resolve()) if Path(model).is_dir() else model
     names = tuple(run.name for run in chosen)
-    untrained = None if visit is None else matrix.visit_of(visit).untrained
     return Plan(
-        work.resolve(), scale, folder, data.resolve(), names, number, sft, rl, num_tasks, untrained, evaluate_every
+        work.resolve(),
+        scale,
+        folder,
+        data.resolve(),
+        names,
+        number,
+        sft,
+        rl,
+        num_tasks,
+        of.untrained if of else None,
+        evaluate_every,
+        until,
     )
 
 
@@ -176,7 +191,7 @@ def _close(
         publisher.faults["the archives"] = str(error)
         _say(f"not packed: {error}")
     for piece in cut_short(left):
-        _say(f"cut short: {piece.name}: {steps_done(piece.folder)} of {plan.steps} steps")
+        _say(f"cut short: {piece.name}: {steps_done(piece.folder)} of {plan.last_step} steps")
     for piece in not_played(left):
         _say(f"not played: {piece.name}")
     for name in sorted(failed):

@@ -26,13 +26,13 @@ CLASSES = (Label.PASS, Label.ASSERTION_FAILURE, Label.RUNTIME_ERROR)
 Targets = tuple[PredictionTarget, ...]
 
 
-def _last(results: Results, matrix: Matrix, replays: bool = False) -> Iterable[tuple[str, int | None, Entry]]:
-    """The last evaluation of every run and seed, of the SFT models, and, if asked for, under a run's replays."""
+def _last(results: Results, matrix: Matrix, replays: bool = False) -> Iterable[tuple[str, str, Entry]]:
+    """The last evaluation of every run and seed, of the SFT models, and, if asked for, under a run's replays: its name,
+    its seed as shown, and the evaluation."""
     again = [f"{spec.name}:{variant}" for spec in matrix.run for variant in spec.replays if replays]
     for name in [*(sft.name for sft in matrix.sft), *(spec.name for spec in matrix.run), *again]:
-        for seed in results.seeds(name):
-            found = results.evaluations(name, seed)
-            yield name, seed, found[max(found)]
+        for series in results.series(name):
+            yield name, series.label, series.steps[max(series.steps)]
 
 
 def with_targets(rollouts: Iterable[Rollout], kept: Callable[[Targets], Targets]) -> list[Rollout]:
@@ -67,7 +67,7 @@ def predictions(results: Results, matrix: Matrix) -> str:
             cells += [_by_class(entry, each) for each in CLASSES]
             after = with_targets(entry.rollouts, later_readable)
             cells += [format_metric(compute(f"{each}_RUNTIME_ERROR", after)) for each in ("base_rate", "precision")]
-            rows.append([name, seed_cell(seed), str(entry.summary.step), *cells])
+            rows.append([name, seed, str(entry.summary.step), *cells])
     note = "After the first candidate: predictions that follow a failed test or a revision, without unreadable ones."
     theirs = _their_predictions() if rows and results.subject.beside_theirs else []
     return captioned(results, headings, [*rows, *theirs], note)
@@ -92,10 +92,10 @@ def decisions(results: Results, matrix: Matrix) -> str:
     rejected, ended, undecided = [], [], []
     for name, seed, entry in _last(results, matrix):
         if entry.summary.arm == "b" and entry.metric("bad_patch_rejection").denominator:
-            place = [name, seed_cell(seed), str(entry.summary.step)]
+            place = [name, seed, str(entry.summary.step)]
             rejected.append([*place, *map(format_metric, _rejections(entry))])
             ended.append([*place, *map(format_metric, _endings(entry))])
-            undecided.append(f"{' '.join(place[: 1 + (seed is not None)])}: {_undecided(entry)}")
+            undecided.append(f"{' '.join(place[: 1 + (seed != UNDEFINED)])}: {_undecided(entry)}")
     if not rejected:
         return ""
     headings = ["rejected", "seed", "step", "bad, first candidates", "bad, later ones", "bad, all"]
@@ -147,7 +147,7 @@ def costs(results: Results, matrix: Matrix) -> str:
     headings = ["run", "seed", "step", "first patch correct", "recovery", "protocol errors", "tool calls"]
     headings += ["visible tests", "visible tests a solved task", "hard-coded among solved"]
     rows = [
-        [name, seed_cell(seed), str(entry.summary.step), *(format_metric(entry.metric(each)) for each in names)]
+        [name, seed, str(entry.summary.step), *(format_metric(entry.metric(each)) for each in names)]
         for name, seed, entry in _last(results, matrix, replays=True)
     ]
     return captioned(results, headings, rows)

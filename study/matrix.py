@@ -56,11 +56,13 @@ class Spec(_Table):
 
 
 class Visit(_Table):
-    """`untrained` names the models before RL that play the test tasks in it: `base`, SFT runs. Each does so once."""
+    """`untrained` names the models before RL that play the test tasks in it: `base`, SFT runs. `until` is the quarter
+    after which its runs end; 0 is the last."""
 
     runs: tuple[str, ...]
     seeds: tuple[int, ...]
     untrained: tuple[str, ...] = ()
+    until: int = 0
 
 
 class Question(_Table):

@@ -41,6 +41,7 @@ TRAINING = (Kind.SFT, Kind.RL)
 class Plan:
     """What was asked for. `sft` and `rl` are further settings of every run; 0 test tasks are all.
 
+    Runs end after the quarter `until` of their `steps`; 0 is the last.
     `untrained` names the models before RL that play the test tasks: `base`, SFT runs; None is all. Checkpoints of runs
     do so every `evaluate_every` steps, a number of quarters; 0 is every quarter.
     """
@@ -56,6 +57,7 @@ class Plan:
     num_tasks: int = 0
     untrained: tuple[str, ...] | None = None
     evaluate_every: int = 0
+    until: int = 0
 
     def chosen(self, matrix: Matrix) -> list[Run]:
         return matrix.select(self.runs)
@@ -84,9 +86,19 @@ class Plan:
         return self.evaluate_every or self.quarter
 
     @property
+    def last_step(self) -> int:
+        return self.until or self.steps
+
+    @property
     def evaluated(self) -> list[int]:
         """The steps whose checkpoints play the test tasks."""
-        return [step for step in quarters(self.steps) if step % self.kept_every == 0 or step == self.steps]
+        made = [step for step in quarters(self.steps) if step <= self.last_step]
+        return [step for step in made if step % self.kept_every == 0 or step == self.last_step]
+
+    def sfts(self, matrix: Matrix) -> list[Sft]:
+        """What is fine-tuned: what runs start from, and what plays the test tasks by name."""
+        starts = {run.sft.name for run in self.chosen(matrix)} | set(self.untrained or ())
+        return [sft for sft in matrix.sft if sft.name in starts]
 
     def plays(self, name: str) -> bool:
         """Whether a model before RL plays the test tasks."""
@@ -139,7 +151,7 @@ def pieces(plan: Plan, matrix: Matrix | None = None) -> list[Piece]:
     """All pieces as things stand now: of each run the evaluations of its quarters, and of where it was stopped."""
     matrix = matrix or load_matrix()
     runs = plan.chosen(matrix)
-    sfts = [sft for sft in matrix.sft if any(run.sft == sft for run in runs)]
+    sfts = plan.sfts(matrix)
     found = [*_data(plan, sfts), *(_sft(plan, matrix, sft) for sft in sfts)]
     found += [_rl(plan, matrix, place, run) for place, run in enumerate(runs)]
     found += [piece for run in runs for piece in _after_rl(plan, matrix, run)]
@@ -178,7 +190,7 @@ def _sft(plan: Plan, matrix: Matrix, sft: Sft) -> Piece:
 def _rl(plan: Plan, matrix: Matrix, place: int, run: Run) -> Piece:
     options = ("--scale", plan.scale, "--seed", str(run.seed), "--data", str(plan.data_of(run.sft)))
     settings = (
-        f"rl.steps={plan.steps}",
+        f"rl.steps={plan.last_step}",
         f"checkpoints.every={plan.quarter}",
         f"checkpoints.keep_every={plan.kept_every}",
         "checkpoints.keep_last=1",
@@ -193,7 +205,13 @@ def _rl(plan: Plan, matrix: Matrix, place: int, run: Run) -> Piece:
         ("rl", run.sft.arm, *options, "--model", str(plan.runs_folder / run.sft.name), *settings),
         after=(run.sft.name,),
         rank=(2, place),
-        facts={"run": run.spec.name, "arm": run.sft.arm, "seed": run.seed, "step": plan.steps},
+        facts={
+            "run": run.spec.name,
+            "arm": run.sft.arm,
+            "seed": run.seed,
+            "step": plan.last_step,
+            "steps_planned": plan.steps,
+        },
     )
 
 
@@ -215,7 +233,7 @@ def _after_rl(plan: Plan, matrix: Matrix, run: Run) -> Iterator[Piece]:
             settings = _settings(plan, matrix, run) + ((f"environment.variant={variant}",) if variant else ())
             name = f"{variant or 'test'}-{run.folder}-step{step}"
             is_stop = step not in plan.evaluated
-            is_last = step == plan.steps or is_stop
+            is_last = step == plan.last_step or is_stop
             model = plan.checkpoint(run, step)
             arguments = _test(plan, matrix, model, run.sft.arm, settings)
             yield Piece(

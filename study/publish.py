@@ -104,7 +104,6 @@ def _training_facts(piece: Piece) -> dict[str, Any]:
     steps = [line for line in lines if line.get("kind") == "train"]
     found = checkpoints(piece.folder / "checkpoints")
     return {
-        "steps_planned": piece.facts["step"],
         "steps_done": max((line["step"] for line in steps), default=0),
         "steps_skipped": sum(line.get("skipped") is not None for line in steps),
         "checkpoint": found[-1].name if found else None,

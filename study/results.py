@@ -4,10 +4,11 @@ In: RESULTS_PUBLISHED/small/*/*. Out: typed `Evaluation`s and `TrainingFacts`, a
 """
 
 import json
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -16,6 +17,7 @@ from glyph.evaluation.predicates import Rollout
 from glyph.evaluation.statistics import Interval, wilson_interval
 from glyph.evaluation.traces import read_traces
 from glyph.report.data import rollouts_of
+from glyph.report.format import UNDEFINED
 from study.pieces import PLAIN, SUMMARY, TRACES, Kind
 
 
@@ -43,7 +45,8 @@ class ResultsError(ValueError):
 
 
 class Summary(BaseModel):
-    """What stands in summary.json. `seed` is None for what all seeds share; `run` names a run without its seed."""
+    """What stands in summary.json. `seed` is None for what all seeds share; `run` names a run without its seed;
+    `steps_planned` are those of the scale, whose quarters are the checkpoints."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -61,6 +64,13 @@ class Summary(BaseModel):
     metrics: Annotated[dict[str, dict[str, Any]], Field(default_factory=dict)]
 
 
+class Start(NamedTuple):
+    """The SFT model that a series comes from, or is."""
+
+    sft: str
+    sha256: str
+
+
 @dataclass(frozen=True)
 class Entry:
     """A published folder."""
@@ -76,6 +86,11 @@ class Entry:
     def resumed(self) -> int:
         """How often a training run was interrupted and went on."""
         return len(self.manifest["sessions"]) - 1
+
+    @property
+    def start(self) -> Start:
+        """Of a run of RL."""
+        return Start(Path(self.manifest["model"]).name, self.manifest["model_digest"])
 
     @cached_property
     def rollouts(self) -> tuple[Rollout, ...]:
@@ -98,31 +113,56 @@ class Entry:
 
 
 @dataclass(frozen=True)
+class Series:
+    """The evaluations on the test tasks, by step, of a run with one seed (None: no seed) in one visit.
+
+    `start` is None where nothing was trained; `label` is the seed, and the visit where several visits made the run.
+    """
+
+    run: str
+    seed: int | None
+    visit: Path
+    label: str
+    start: Start | None
+    steps: dict[int, Entry]
+
+
+@dataclass(frozen=True)
 class Results:
     """All folders below a root, sorted by path."""
 
     entries: tuple[Entry, ...]
     subject: Subject
 
-    def evaluations(self, run: str, seed: int | None = None) -> dict[int, Entry]:
-        """Of a run (`b`, `sft-b`, `b:forced_keep`) and seed: the evaluations on the test tasks by step.
-
-        Where several visits have one of the same run and step (an SFT model), the first visit's.
-        """
-        found: dict[int, Entry] = {}
+    def series(self, run: str) -> list[Series]:
+        """Of a run, an SFT model or a replay (`b`, `sft-b`, `b:forced_keep`): by seed, then by visit."""
+        found: dict[tuple[int | None, Path], dict[int, Entry]] = {}
         for entry in self.entries:
             of = entry.summary
-            if of.kind in (Kind.BASE, Kind.AFTER_SFT, Kind.AFTER_RL) and (of.run, of.seed) == (run, seed):
-                found.setdefault(of.step, entry)
-        return found
+            if of.kind in (Kind.BASE, Kind.AFTER_SFT, Kind.AFTER_RL) and of.run == run:
+                found.setdefault((of.seed, entry.folder.parent), {})[of.step] = entry
+        visits = Counter(seed for seed, _ in found)
+        series = []
+        for seed, visit in sorted(found, key=lambda key: (key[0] or 0, key[1])):
+            label = UNDEFINED if seed is None else str(seed)
+            if visits[seed] > 1:
+                label = f"{label} {visit.name}"
+            series.append(Series(run, seed, visit, label, self._start(run, seed, visit), found[seed, visit]))
+        return series
+
+    def _start(self, run: str, seed: int | None, visit: Path) -> Start | None:
+        """Of the training that a series was made by, which is of the same visit."""
+        for entry in self.entries:
+            of = entry.summary
+            if entry.folder.parent == visit and of.run == run.partition(":")[0]:
+                if of.kind is Kind.SFT:
+                    return Start(of.run, of.weights_sha256 or UNDEFINED)
+                if of.kind is Kind.RL and of.seed == seed:
+                    return entry.start
+        return None
 
     def training(self, kind: Kind) -> list[Entry]:
         return [entry for entry in self.entries if entry.summary.kind is kind]
-
-    def seeds(self, run: str) -> list[int | None]:
-        """The seeds that a run has evaluations of, in order; `[None]` for what has no seed."""
-        found = {e.summary.seed for e in self.entries if e.summary.run == run and e.summary.metrics}
-        return sorted(found, key=lambda seed: -1 if seed is None else seed)
 
 
 def read_results(root: Path, subject: Subject = SMALL) -> Results:

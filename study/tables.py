@@ -27,7 +27,7 @@ from glyph.report.data import rollouts_of
 from glyph.report.format import UNDEFINED, format_interval, format_metric, format_p, format_value
 from study.matrix import Matrix, Question, quarters
 from study.pieces import Kind
-from study.results import Entry, Results
+from study.results import Results, Series
 
 ROOT = Path(__file__).parents[1]
 PUBLISHED = ROOT / "docs" / "figures" / "published.json"
@@ -71,7 +71,7 @@ def runs(results: Results) -> str:
     rows = []
     for entry in [*results.training(Kind.SFT), *results.training(Kind.RL)]:
         of = entry.summary
-        start = of.weights_sha256 if of.kind is Kind.SFT else entry.manifest["model_digest"]
+        start = of.weights_sha256 if of.kind is Kind.SFT else entry.start.sha256
         steps = str(of.steps_done) if of.status == "finished" else f"{of.steps_done}, cut short ({of.status})"
         skipped = str(of.steps_skipped) if of.kind is Kind.RL else UNDEFINED
         rows.append(
@@ -112,49 +112,66 @@ def passes(results: Results, matrix: Matrix) -> str:
     planned = {number for entry in results.training(Kind.RL) if (number := entry.summary.steps_planned)}
     steps = sorted(played & {step for number in planned for step in quarters(number)})
     elsewhere = sorted(played - set(steps))
-    rows = [[name, UNDEFINED, cell, *[""] * len(steps), ""] for name, cell in _before_rl(results, matrix)]
+    rows = [[*cells, *[""] * len(steps), ""] for cells in _before_rl(results, matrix)]
     for run in [name for spec in matrix.run for name in (spec.name, *(f"{spec.name}:{v}" for v in spec.replays))]:
-        for seed in results.seeds(run):
-            found = {step: format_metric(e.metric("pass_at_1")) for step, e in results.evaluations(run, seed).items()}
+        for series in results.series(run):
+            found = {step: format_metric(e.metric("pass_at_1")) for step, e in series.steps.items()}
             others = "; ".join(f"{step}: {found[step]}" for step in elsewhere if step in found)
             cells = [found.get(step, UNDEFINED) for step in steps]
-            rows.append([run, seed_cell(seed), "", *cells, others or UNDEFINED])
+            rows.append([run, series.label, "", *cells, others or UNDEFINED])
     headings = ["pass@1", "seed", "before RL", *(f"step {step}" for step in steps), "other steps"]
     if not elsewhere:
         headings, rows = headings[:-1], [row[: len(headings) - 1] for row in rows]
     return captioned(results, headings, rows)
 
 
-def _before_rl(results: Results, matrix: Matrix) -> Iterable[tuple[str, str]]:
+def _before_rl(results: Results, matrix: Matrix) -> Iterable[tuple[str, str, str]]:
     for entry in results.training(Kind.PLAIN)[:1]:
-        yield "base, plain prompt", format_metric(entry.plain_pass())
+        yield "base, plain prompt", UNDEFINED, format_metric(entry.plain_pass())
     for name in ("base-a", "base-b", *(sft.name for sft in matrix.sft)):
-        for entry in results.evaluations(name).values():
-            yield name, format_metric(entry.metric("pass_at_1"))
+        for series in results.series(name):
+            yield name, series.label, format_metric(series.steps[0].metric("pass_at_1"))
 
 
 # The questions.
 
 
+Sides = tuple[Series, Series]
+
+
 @dataclass(frozen=True)
 class Row:
-    """A comparison of two models at a step of each; `seed` is None where several seeds are pooled (`seeds` of them).
+    """A comparison of two models at a step of each; of several seeds, where `sides` are several.
 
     `in_family` says whether its p value is one of the question's; not where it repeats a pair at another step.
     `over_seeds` is the t interval of the mean difference of at least three seeds: of two it would say nothing.
     """
 
-    pair: tuple[str, str]
-    seed: int | None
-    seeds: int
+    sides: tuple[Sides, ...]
     steps: tuple[int, int]
     comparison: Comparison
     in_family: bool = True
     over_seeds: Interval | None = None
 
     @property
+    def pair(self) -> tuple[str, str]:
+        first, second = self.sides[0]
+        return first.run, second.run
+
+    @property
+    def seed(self) -> int | None:
+        return _seed(self.sides[0]) if len(self.sides) == 1 else None
+
+    @property
+    def label(self) -> str:
+        """The seed, or how many; and whether what is compared starts from different weights."""
+        labels = [each.label for each in self.sides[0] if each.seed == self.seed]
+        label = max(labels, key=len) if len(self.sides) == 1 else f"mean of {len(self.sides)}"
+        return label + APART * any(_start_apart(each) for each in self.sides)
+
+    @property
     def name(self) -> str:
-        return f"{self.pair}, {self.seed}"
+        return f"{self.pair}, {self.label}"
 
     @property
     def step(self) -> str:
@@ -163,16 +180,18 @@ class Row:
         return ", ".join(map(str, trained)) or "0"
 
 
+APART = " ◊"
 OWN_STEPS = (
     "A row of one seed without a Holm p compares each model at its own last step (where two are given, the first's "
     "and the second's), outside the family."
 )
+STARTS_APART = "◊ The two come from SFT of the same arm that was made twice and came out with different weights."
 
 
 def question(results: Results, of: Question) -> str:
     """The comparisons of a question, and what an override gained; nothing where no pair has been played."""
     rows = list(_compared(results, of))
-    tested = {row.name: row.comparison.mcnemar for row in rows if row.in_family and row.seeds == 1}
+    tested = {row.name: row.comparison.mcnemar for row in rows if row.in_family and len(row.sides) == 1}
     adjusted = holm({name: found.p_exact for name, found in tested.items() if found})
     headings = ["second − first", "seed", "step", "first", "second", "difference", "only", "exact p", "Holm p"]
     cells = [_cells(row, adjusted.get(row.name) if row.in_family else None) for row in rows]
@@ -181,7 +200,8 @@ def question(results: Results, of: Question) -> str:
         for row, line in zip(rows, cells, strict=True):
             line.append(theirs(row.pair, row.seed) if row.in_family else UNDEFINED)
     own = "" if all(row.in_family for row in rows) else OWN_STEPS
-    return captioned(results, headings, cells, own, _gained(results, rows))
+    apart = STARTS_APART if any(APART in row.label for row in rows) else ""
+    return captioned(results, headings, cells, own, apart, _gained(rows))
 
 
 def _compared(results: Results, of: Question) -> Iterable[Row]:
@@ -189,46 +209,65 @@ def _compared(results: Results, of: Question) -> Iterable[Row]:
 
     Then the seeds whose last steps are others.
     """
-    for pair in of.pairs:
-        steps = {seed: _common_steps(results, pair, seed) for seed in _common_seeds(results, pair)}
-        steps = {seed: found for seed, found in steps.items() if found}
-        shared = set.intersection(*steps.values()) if steps else set()
-        rows = [_row(results, pair, [seed], max(shared or found)) for seed, found in steps.items()]
+    for first, second in of.pairs:
+        found = [(sides, _common_steps(sides)) for sides in _paired(results.series(first), results.series(second))]
+        found = [(sides, steps) for sides, steps in found if steps]
+        shared = set.intersection(*(steps for _, steps in found)) if found else set()
+        rows = [_row([sides], max(shared or steps)) for sides, steps in found]
         yield from rows
-        if shared and len(steps) > 1:
+        if shared and len(rows) > 1:
             differences = [row.comparison.difference for row in rows]
             spread = seed_mean(differences).interval if len(rows) >= LEAST_SEEDS else None
-            yield replace(_row(results, pair, list(steps), max(shared)), over_seeds=spread)
+            yield replace(_row([sides for sides, _ in found], max(shared)), over_seeds=spread)
         for row in rows:
-            last = _row(results, pair, [row.seed])
+            last = _row(row.sides)
             if last.steps != row.steps:
                 yield replace(last, in_family=False)
 
 
-def _row(results: Results, pair: tuple[str, str], seeds: Sequence[int | None], step: int | None = None) -> Row:
-    """The pair at a step, where a model without RL is at 0, or each model at its own last."""
-    sides: tuple[list[Rollout], list[Rollout]] = [], []
+def _paired(first: Sequence[Series], second: Sequence[Series]) -> list[Sides]:
+    """Who is compared with whom: the same seed (what has none goes with any), from the same SFT weights; where a seed
+    has no such pair, in the same visit; else the first of each."""
+    together: dict[int, list[Sides]] = {}
+    for sides in ((x, y) for y in second for x in first if None in (x.seed, y.seed) or x.seed == y.seed):
+        together.setdefault(_seed(sides) or 0, []).append(sides)
+    chosen = []
+    for _, found in sorted(together.items()):
+        alike = [each for each in found if each[0].start == each[1].start is not None]
+        chosen += alike or [each for each in found if each[0].visit == each[1].visit] or found[:1]
+    return list({id(y): (x, y) for x, y in reversed(chosen)}.values())[::-1]  # each of the second's once
+
+
+def _seed(sides: Sides) -> int | None:
+    first, second = sides
+    return second.seed if first.seed is None else first.seed
+
+
+def _start_apart(sides: Sides) -> bool:
+    """Whether SFT of the same name came out differently for the two."""
+    first, second = (each.start for each in sides)
+    return first is not None and second is not None and first.sft == second.sft and first != second
+
+
+def _row(sides: Sequence[Sides], step: int | None = None) -> Row:
+    """The pairs at a step, where a model without RL is at 0, or each model at its own last."""
+    rollouts: tuple[list[Rollout], list[Rollout]] = [], []
     steps = [0, 0]
-    for place, name in enumerate(pair):
-        for seed in seeds:
-            found = _evaluations(results, name, seed)
-            steps[place] = max(found) if step is None else step if step in found else 0
-            sides[place].extend(found[steps[place]].rollouts)
-    seed = seeds[0] if len(seeds) == 1 else None
-    return Row(pair, seed, len(seeds), (steps[0], steps[1]), compare(*sides))
+    for both in sides:
+        for place, series in enumerate(both):
+            steps[place] = max(series.steps) if step is None else step if step in series.steps else 0
+            rollouts[place].extend(series.steps[steps[place]].rollouts)
+    return Row(tuple(sides), (steps[0], steps[1]), compare(*rollouts))
 
 
-def _gained(results: Results, rows: Iterable[Row]) -> str:
+def _gained(rows: Iterable[Row]) -> str:
     """Of runs beside themselves under a variant that overrides decisions: how the tasks came to be solved."""
     cells = []
     for row in rows:
-        if row.seeds == 1 and row.in_family and row.pair[1].startswith(f"{row.pair[0]}:"):
-            before, after = (
-                _evaluations(results, name, row.seed)[step].rollouts
-                for name, step in zip(row.pair, row.steps, strict=True)
-            )
-            right, later = gained(before, after)
-            names = [f"{row.pair[1]} − {row.pair[0]}", seed_cell(row.seed), row.step]
+        if len(row.sides) == 1 and row.in_family and row.pair[1].startswith(f"{row.pair[0]}:"):
+            both = zip(row.sides[0], row.steps, strict=True)
+            right, later = gained(*(series.steps[step].rollouts for series, step in both))
+            names = [f"{row.pair[1]} − {row.pair[0]}", row.label, row.step]
             cells.append([*names, str(right + later), str(right), str(later)])
     headings = ["tasks gained", "seed", "step", "gained", "first overridden candidate was right", "later recovery"]
     return table(headings, cells) if cells else ""
@@ -243,34 +282,21 @@ def gained(before: Iterable[Rollout], after: Iterable[Rollout]) -> tuple[int, in
     return right, len(new) - right
 
 
-def _common_seeds(results: Results, pair: tuple[str, str]) -> list[int | None]:
-    """The seeds that both sides have; what has no seed goes with every seed of the other."""
-    first, second = (results.seeds(name) for name in pair)
-    if [None] in (first, second):
-        return second if first == [None] else first
-    return [seed for seed in first if seed in second]
-
-
-def _common_steps(results: Results, pair: tuple[str, str], seed: int | None) -> set[int]:
+def _common_steps(sides: Sides) -> set[int]:
     """The steps that both sides were evaluated at; a model without RL, at step 0 alone, goes with any."""
-    first, second = (set(_evaluations(results, name, seed)) for name in pair)
+    first, second = (set(each.steps) for each in sides)
     if {0} in (first, second):
         return second if first == {0} else first
     return first & second
 
 
-def _evaluations(results: Results, name: str, seed: int | None) -> dict[int, Entry]:
-    return results.evaluations(name, seed) or results.evaluations(name)
-
-
 def _cells(row: Row, adjusted: float | None) -> list[str]:
     of = row.comparison
-    seed = f"mean of {row.seeds}" if row.seeds > 1 else seed_cell(row.seed)
     intervals = [format_interval(each, "difference") for each in (of.interval, row.over_seeds) if each]
     difference = " ".join([format_value(of.difference, "difference"), *intervals])
     return [
         f"{row.pair[1]} − {row.pair[0]}",
-        seed,
+        row.label,
         row.step,
         f"{format_value(of.first_pass.value, 'share')} n={of.tasks}",
         f"{format_value(of.second_pass.value, 'share')} n={of.tasks}",

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import decoders
 
 from glyph.codec import codec_of
 from glyph.credit import (
@@ -310,6 +311,14 @@ def test_the_spans_of_a_turn() -> None:
 
 TOKENIZER = tiny_tokenizer()
 CODEC = codec_of(TOKENIZER)
+
+
+def test_a_tokenizer_whose_ids_have_no_bytes_of_their_own_is_refused() -> None:
+    other = tiny_tokenizer()
+    for decoder, named in ((decoders.Metaspace(), "Metaspace"), (None, "none")):
+        other.backend_tokenizer.decoder = decoder
+        with pytest.raises(ValueError, match=f"credit needs a byte-level BPE tokenizer, its decoder is .*{named}"):
+            codec_of(other)
 
 
 @given(st.text())

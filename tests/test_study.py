@@ -78,9 +78,8 @@ def test_a_run_without_the_gate_starts_from_traces_without_it() -> None:
         assert config.rules().variant.gated is parse_variant(MATRIX.sft_of(spec).variant).gated
 
 
-def test_every_run_has_one_visit() -> None:
-    visited = [name for visit in MATRIX.visit for name in visit.runs]
-    assert sorted(visited) == sorted(spec.name for spec in MATRIX.run)
+def test_every_run_has_a_visit() -> None:
+    assert {name for visit in MATRIX.visit for name in visit.runs} == {spec.name for spec in MATRIX.run}
     assert [run.name for run in MATRIX.select(visit=1)] == ["a-seed42", "a-seed43", "b-seed42", "b-seed43"]
 
 
@@ -334,6 +333,7 @@ def test_a_run_that_another_process_still_holds_is_waited_for(visit: dict[str, A
     ("options", "message"),
     [
         (("--evaluate-every", "3"), "--evaluate-every 3: expected a multiple of 2, a quarter"),
+        (("--until", "3"), "--until 3: expected one of 2, 4, 6, 8, the quarters"),
         (
             ("--minutes", "4"),
             "--reserve 240: expected seconds between 30, which packing takes, and the 240 of --minutes",
@@ -361,12 +361,26 @@ def test_what_runs_are_compared_by_is_evaluated_first(visit: dict[str, Any]) -> 
     assert {"checkpoints.every=2", "checkpoints.keep_every=6"} <= set(training.arguments)
 
 
-def test_what_plays_before_rl_is_of_one_visit() -> None:
-    names = [name for visit in MATRIX.visit for name in visit.untrained]
-    assert sorted(names) == sorted(["base", *(sft.name for sft in MATRIX.sft)])
-    for number, visit in enumerate(MATRIX.visit, 1):
-        starts = {run.sft.name for run in MATRIX.select(visit=number)}
-        assert {*visit.untrained} - {"base"} <= starts, f"visit {number} trains none of them"
+def test_every_model_before_rl_plays_in_a_visit() -> None:
+    names = {name for visit in MATRIX.visit for name in visit.untrained}
+    assert names == {"base", *(sft.name for sft in MATRIX.sft)}
+
+
+def test_what_plays_before_rl_is_trained_though_no_run_starts_from_it(tmp_path: Path, tiny_data: Path) -> None:
+    plan = plan_of(tmp_path, tiny_data, ["b"], untrained=("sft-b-ungated",))
+    names = [piece.name for piece in pieces(plan, MATRIX) if "sft" in piece.name]
+    assert names == ["sft-b", "sft-b-ungated", "test-sft-b-ungated"]
+
+
+def test_runs_may_end_at_a_quarter(tmp_path: Path, tiny_data: Path) -> None:
+    plan = plan_of(tmp_path, tiny_data, ["b-seed42"], steps=60, until=45)
+    found = pieces(plan, MATRIX)
+    (training,) = (p for p in found if p.kind is Kind.RL)
+    assert {"rl.steps=45", "checkpoints.every=15", "evaluation.every=15"} <= set(training.arguments)
+    assert (training.facts["step"], training.facts["steps_planned"]) == (45, 60)
+    played = [piece.name for piece in found if piece.kind is Kind.AFTER_RL]
+    assert played[:2] == ["test-rl-b-seed42-step45", "forced_keep-rl-b-seed42-step45"]
+    assert not any("step60" in name for name in played)
 
 
 def test_a_visit_plays_what_it_is_to_play(tmp_path: Path, tiny_data: Path) -> None:
@@ -602,6 +616,49 @@ def test_an_sft_model_is_compared_with_every_seed(tmp_path: Path, twelve_tasks: 
     assert rows[3][6] == "0 : 9"
 
 
+def publish_start(visit: Path, run: str, seed: int | None, digest: str) -> None:
+    """The training that evaluations of a visit come from: SFT without a seed, else RL from sft-b."""
+    folder = visit / f"{run}-{seed}"
+    folder.mkdir(parents=True)
+    kind, status = ("rl", "interrupted") if seed else ("sft", "finished")
+    facts = {"kind": kind, "run": run, "arm": "b", "seed": seed, "step": 60, "status": status}
+    (folder / "summary.json").write_text(json.dumps({**facts, "weights_sha256": "end" if seed else digest}))
+    manifest = {"model": "study/runs/sft-b", "model_digest": digest, "sessions": [{}]}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+def test_runs_are_compared_with_those_of_the_same_start(tmp_path: Path, twelve_tasks: Path) -> None:
+    """b was made in two visits, from other weights; b-alpha0 in the second, b-class in a third, from others still."""
+    made = [("one", "b", 42, "aa", 3), ("one", "b", 43, "aa", 4), ("two", "b-alpha0", 42, "bb", 5)]
+    made += [("two", "b-alpha0", 43, "bb", 6), ("four", "b", 42, "bb", 7), ("three", "b-class", 42, "cc", 8)]
+    made += [("one", "sft-b", None, "aa", 1), ("four", "sft-b", None, "bb", 2)]
+    for visit, run, seed, digest, solved in made:
+        results = tmp_path / visit / visit
+        publish_start(results, run, seed, digest)
+        publish_outcomes(results, run, seed, 60 if seed else 0, outcomes(solved), twelve_tasks)
+    found = read_results(tmp_path)
+
+    def compared(first: str, second: str) -> list[list[str]]:
+        shown = tables.question(found, Question(name="q", title="?", pairs=((first, second),)))
+        assert ("different weights" in shown) is ("◊" in shown.replace("◊ The two", ""))
+        return [[row[1], *(cell.removesuffix("% n=12") for cell in row[3:5])] for row in table_rows(shown)]
+
+    assert compared("b-alpha0", "b") == [
+        ["42 four", "41.7", "58.3"], ["43 ◊", "50.0", "33.3"], ["mean of 2 ◊", "45.8", "45.8"]
+    ]  # fmt: skip
+    assert compared("b", "b-class") == [["42 four ◊", "58.3", "66.7"]]
+    assert compared("sft-b", "b") == [
+        ["42 four", "16.7", "58.3"],
+        ["42 one", "8.3", "25.0"],
+        ["43", "8.3", "33.3"],
+        ["mean of 3", "11.1", "38.9"],
+    ]
+    passed = [row[:3] for row in table_rows(tables.passes(found, MATRIX))]
+    assert [row[1] for row in passed] == ["– four", "– one", "42 four", "42 one", "43", "42", "43", "42"]
+    (row,) = [row for row in table_rows(behaviour.costs(found, MATRIX)) if row[:2] == ["b", "42 four"]]
+    assert row[2] == "60"
+
+
 def test_three_seeds_have_an_interval_over_seeds(tmp_path: Path, twelve_tasks: Path) -> None:
     results = tmp_path / "results"
     of = Question(name="q", title="?", pairs=(("a", "b"),))
@@ -684,6 +741,7 @@ def test_steps_where_a_run_was_stopped_share_a_column(tmp_path: Path, twelve_tas
     rl = {"kind": "rl", "run": "b", "arm": "b", "seed": 42, "step": 60, "status": "finished", "steps_planned": 60}
     (results / "rl").mkdir()
     (results / "rl" / "summary.json").write_text(json.dumps(rl))
+    (results / "rl" / "manifest.json").write_text('{"model": "sft-b", "model_digest": "aa"}')
     shown = tables.passes(read_results(results), MATRIX)
     assert "| step 45 | step 60 | other steps |" in shown
     assert [shares(row)[-3:] for row in table_rows(shown)] == [
@@ -717,7 +775,9 @@ def test_the_runs_say_how_often_they_were_resumed(tmp_path: Path) -> None:
     facts = {"kind": "rl", "run": "b", "arm": "b", "seed": 42, "step": 60, "status": "interrupted"}
     facts |= {"steps_done": 56, "steps_skipped": 4}
     (tmp_path / "summary.json").write_text(json.dumps(facts))
-    (tmp_path / "manifest.json").write_text(json.dumps({"model_digest": "0123456789", "sessions": [{}, {}, {}]}))
+    (tmp_path / "manifest.json").write_text(
+        json.dumps({"model": "sft-b", "model_digest": "0123456789", "sessions": [{}] * 3})
+    )
     row = table_rows(tables.runs(read_results(tmp_path)))[0]
     assert row[3:] == ["56, cut short (interrupted)", "2", "4", "–", "01234567"]
 

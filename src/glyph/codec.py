@@ -1,6 +1,5 @@
 """A Hugging Face tokenizer as the `Codec` that credit needs: bytes of single ids, for byte-level BPE."""
 
-import json
 from functools import cache, lru_cache
 
 from transformers import PreTrainedTokenizerBase
@@ -14,9 +13,10 @@ def codec_of(tokenizer: PreTrainedTokenizerBase) -> Codec:
     Raises:
         ValueError: the tokenizer decodes in another way, so that an id has no bytes of its own.
     """
-    decoder = json.loads(tokenizer.backend_tokenizer.to_str())["decoder"]
-    if '"ByteLevel"' not in json.dumps(decoder):
-        raise ValueError(f"{tokenizer.name_or_path}: credit needs a byte-level BPE tokenizer, its decoder is {decoder}")
+    decoder = tokenizer.backend_tokenizer.decoder
+    rule = decoder.__getstate__().decode() if decoder else "none"  # JSON, without the vocabulary
+    if '"ByteLevel"' not in rule:
+        raise ValueError(f"{tokenizer.name_or_path}: credit needs a byte-level BPE tokenizer, its decoder is {rule}")
     added = {i: token.content.encode() for i, token in tokenizer.added_tokens_decoder.items()}
     alphabet = _byte_of_character()
 
