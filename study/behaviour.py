@@ -11,8 +11,8 @@ from statistics import fmean
 
 from benchmarks.markdown import table
 from glyph.evaluation.metrics import Metric, compute
-from glyph.evaluation.predicates import Rollout, has_revised
-from glyph.protocol import Label
+from glyph.evaluation.predicates import Rollout, has_gate, has_revised, hit_cap
+from glyph.protocol import Decision, Label
 from glyph.records import PredictionTarget
 from glyph.report.format import UNDEFINED, format_metric, format_value
 from glyph.report.runs import TrainLine, read_run
@@ -138,6 +138,38 @@ def _their_decisions() -> tuple[list[list[str]], list[list[str]]]:
         ]
         ended.append([*place, *sides, UNDEFINED])
     return rejected, ended
+
+
+def development(results: Results, matrix: Matrix) -> str:
+    """Of Arm B, at every step that was evaluated: what it predicts and decides, and where it breaks the protocol."""
+    headings = ["run", "seed", "step", "predictions other than PASS", "decisions REVISE", "breaches of the protocol"]
+    headings += ["of them after a REVISE", "after the last call of the budget"]
+    rows = []
+    for name in [*(sft.name for sft in matrix.sft), *(spec.name for spec in matrix.run)]:
+        for series in results.series(name):
+            for step, entry in sorted(series.steps.items()):
+                if entry.summary.arm == "b":
+                    rows.append([name, series.label, str(step), *_development(entry)])
+    return captioned(results, headings, rows)
+
+
+def _development(entry: Entry) -> list[str]:
+    records = [rollout.record for rollout in entry.rollouts]
+    labels = [target.label for record in records for target in record.targets if target.label is not None]
+    decisions = [target.decision for record in records for target in record.targets if target.decision is not None]
+    broken = [record for record in records if record.protocol_error is not None]
+    gated = any(map(has_gate, records))
+    return [
+        _of([label is not Label.PASS for label in labels]),
+        _of([decision is Decision.REVISE for decision in decisions]) if gated else UNDEFINED,
+        f"{len(broken)} of {len(records)}",
+        str(sum(map(has_revised, broken))) if gated else UNDEFINED,
+        str(sum(map(hit_cap, broken))),
+    ]
+
+
+def _of(found: Sequence[bool]) -> str:
+    return f"{sum(found)} of {len(found)}"
 
 
 def costs(results: Results, matrix: Matrix) -> str:

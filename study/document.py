@@ -27,6 +27,7 @@ def parts(results: Path = tables.SMALL, mini: Path = tables.MINI_STUDY) -> dict[
         **{f"mini_{name}": table for name, table in _of_scale(read_results(mini, MINI), matrix).items()},
         **_of_scale(found, matrix),
         "decisions": behaviour.decisions(found, matrix),
+        "development": behaviour.development(found, matrix),
     }
 
 

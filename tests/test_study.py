@@ -726,6 +726,24 @@ def test_first_candidates_stand_apart_from_later_ones(tmp_path: Path, twelve_tas
     assert shares(predicted)[-2:] == ["50.0% n=4", "66.7% n=3"]  # the unreadable one has no part
 
 
+def test_development_counts_labels_decisions_and_breaches(tmp_path: Path, twelve_tasks: Path) -> None:
+    results = tmp_path / "results"
+    fields = behaved()
+    spent = tuple(builders.patch(str(number)) for number in range(8))
+    fields[0] = {**fields[0], "calls": spent}  # broke the protocol with its budget spent
+    publish_rollouts(results, "b", 42, 50, fields, twelve_tasks)
+    publish_rollouts(results, "b", 42, 25, [{"solved": False}] * 12, twelve_tasks)
+    publish_rollouts(results, "a", 42, 50, [{"solved": False}] * 12, twelve_tasks)
+    variant = {"solved": False, "variant": "ungated", "targets": (builders.target(Label.PASS, Label.PASS, None),)}
+    publish_rollouts(results, "b-ungated", 42, 50, [variant] * 12, twelve_tasks)
+    rows = table_rows(behaviour.development(read_results(results), MATRIX))
+    assert rows == [
+        ["b", "42", "25", "0 of 12", "0 of 12", "0 of 12", "0", "0"],
+        ["b", "42", "50", "3 of 16", "3 of 16", "2 of 12", "2", "1"],
+        ["b-ungated", "42", "50", "0 of 12", "–", "0 of 12", "–", "0"],
+    ]
+
+
 def test_costs_show_breaches_and_what_was_played_again(tmp_path: Path, twelve_tasks: Path) -> None:
     results = tmp_path / "results"
     publish_rollouts(results, "b", 42, 50, behaved(), twelve_tasks)
@@ -797,6 +815,7 @@ def test_what_nobody_played_has_no_table(tmp_path: Path) -> None:
     assert {tables.question(found, of) for of in MATRIX.question} == {""}
     assert (
         behaviour.decisions(found, MATRIX)
+        == behaviour.development(found, MATRIX)
         == tables.runs(found)
         == behaviour.costs(found, MATRIX)
         == behaviour.training(found, MATRIX)
