@@ -1,6 +1,7 @@
-"""The tables of the pages, from the published results: `python -m study.document [--results DIR] [--check]`.
+"""The pages' tables and figures, from the published results: `python -m study.document [--results DIR] [--check]`.
 
     RESULTS_PUBLISHED → `parts` → what stands between `<!-- NAME -->` and `<!-- end -->` in docs/results.md, README.md
+                      → `figures` → docs/figures/study_NAME.svg
 
 A part without results is empty. The prose around the tables is written by hand.
 """
@@ -12,7 +13,7 @@ import typer
 
 from benchmarks.document import fill, shown
 from glyph.commands.console import fail, say
-from study import behaviour, tables
+from study import behaviour, figures, tables
 from study.matrix import Matrix, load_matrix
 from study.results import MINI, Results, read_results
 
@@ -43,6 +44,11 @@ def _of_scale(found: Results, matrix: Matrix) -> dict[str, str]:
     }
 
 
+def figure_files(results: Path = tables.SMALL) -> dict[Path, str]:
+    """Every figure by the file that it belongs in."""
+    return {figures.FOLDER / f"{name}.svg": svg for name, svg in figures.figures(read_results(results)).items()}
+
+
 def with_parts(page: str, wanted: dict[str, str]) -> str:
     """The page with its tables as they should be. Raises: KeyError: a part that there is not."""
     return fill(page, wanted.__getitem__)
@@ -55,7 +61,7 @@ def main(
         Path | None, typer.Option(help="write all tables to this file, and leave the pages alone")
     ] = None,
 ) -> None:
-    """Write the tables of the pages anew."""
+    """Write the tables of the pages anew, and the figures."""
     wanted = parts(results)
     if output is not None:
         output.write_text("".join(f"## {name}\n\n{table}\n\n" for name, table in wanted.items() if table))
@@ -74,6 +80,13 @@ def main(
         if old != new:
             page.write_text(new)
         say(f"{page.name}: {'unchanged' if old == new else 'written'}")
+    for file, text in figure_files(results).items():
+        changed = not file.is_file() or file.read_text("utf-8") != text
+        if changed and check:
+            fail(f"{file}: not the figure of the results; run bash scripts/reproduce_tables.sh", 1)
+        if changed:
+            file.write_text(text)
+        say(f"{file.name}: {'written' if changed else 'unchanged'}")
     if missing := [name for name, table in wanted.items() if table and name not in seen]:
         say(f"shown on no page: {', '.join(missing)} (put <!-- NAME --> and <!-- end --> where the table belongs)")
 

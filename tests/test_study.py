@@ -26,7 +26,7 @@ from glyph.local.runs.durable import FileLock
 from glyph.protocol import BreachKind, Decision, Label, StopReason
 from glyph.records import Verdict
 from glyph.variants import parse_variant
-from study import behaviour, document, tables
+from study import behaviour, document, figures, tables
 from study.matrix import MatrixError, Question, load_matrix, quarters
 from study.pieces import Kind, Piece, Plan, pieces
 from study.plain import code_of
@@ -842,6 +842,29 @@ def test_the_pages_show_the_tables_of_the_published_results() -> None:
         found |= shown(page.read_text("utf-8"))
     assert found == {name: wanted[name] for name in found}  # if not: bash scripts/reproduce_tables.sh
     assert {name for name, table in wanted.items() if table} <= found.keys()
+
+
+def test_the_figures_are_those_of_the_published_results() -> None:
+    made = document.figure_files()
+    assert set(made) == set(figures.FOLDER.glob("study_*.svg"))
+    assert {file: file.read_text("utf-8") for file in made} == made  # if not: bash scripts/reproduce_tables.sh
+
+
+def test_a_figure_has_a_line_a_run(tmp_path: Path) -> None:
+    """Of seeds that came to different steps, and not of runs that have no such metric or were not made."""
+    assert figures.figures(read_results(tmp_path)) == {}
+    for run, seed, steps, rejected in (("b", 42, 9, 0.75), ("b", 43, 5, 0.25), ("b-alpha0", 42, 9, 0.0)):
+        share = {"value": rejected, "numerator": 16 * rejected, "denominator": 16}
+        lines = [{"kind": "train", "step": n, "metrics": {"bad_patch_rejection": share}} for n in range(1, steps + 1)]
+        folder = tmp_path / f"rl-{run}-seed{seed}"
+        write_metrics(write_run(folder, "b", seed, steps=1, every=1, tasks=1), lines)
+        facts = {"kind": "rl", "run": run, "arm": "b", "seed": seed, "step": 60, "status": "interrupted"}
+        (folder / "summary.json").write_text(json.dumps(facts))
+    drawn = figures.figures(read_results(tmp_path))
+    described = drawn["study_rejections"].split("<desc")[1].split(">")[1].split("<")[0]
+    assert described == "Bad patches rejected: b from 50.0% to 50.0%; b-alpha0 from 0.0% to 0.0%"
+    assert drawn["study_rejections"].count('class="seed') == 3
+    assert set(drawn) == {"study_rejections"}
 
 
 def test_one_command_checks_the_pages() -> None:
