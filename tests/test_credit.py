@@ -15,6 +15,7 @@ from glyph.credit import (
     Credited,
     CreditOptions,
     LabelCredit,
+    LabelTokens,
     Miss,
     Segment,
     TrainingSample,
@@ -32,7 +33,7 @@ PASS, FAIL, RAISE = Label.PASS, Label.ASSERTION_FAILURE, Label.RUNTIME_ERROR
 PIECES = [
     "<PREDICTION>", "</PREDICTION>", "PASS", "P", "A", "S", "ASSERTION", "_FAILURE", "RUNTIME", "_ERROR", "\n",
     "<DECISION>", "KEEP", "REVISE", "</DECISION>", "CALL t {}", "prose ", ">", "<PREDICTION", ">PASS", ">P", "ASS",
-    "prompt", "<end>", ">RUNTIME", " 1", " 2", " [", "1", ", 'é'", "]", "2]",
+    "prompt", "<end>", ">RUNTIME", " 1", " 2", " [", "1", ", 'é'", "]", "2]", "SYNTAX", "TIMEOUT", "OTHER",
 ]  # fmt: skip
 ID = {piece: i for i, piece in enumerate(PIECES)}
 
@@ -127,8 +128,35 @@ def test_a_boundary_that_only_the_verified_label_merges_goes_back_one_token() ->
     branch = [turn(0, "<PREDICTION", ">", "ASSERTION", "_FAILURE", *REST)]
     done = credit_rollout([branch], record(target(0, FAIL, PASS)), MERGING, CreditOptions())
     rollout, label = done.samples
-    assert rl_zero(rollout) == ["ASSERTION", "_FAILURE"]
+    assert rl_zero(rollout) == [">", "ASSERTION", "_FAILURE"]
     assert label.token_ids == ids("prompt", "<PREDICTION", ">PASS", "</PREDICTION>")
+
+
+@pytest.mark.parametrize(
+    ("label_tokens", "trained"),
+    [(LabelTokens.CHOICE, [">", "ASSERTION", "_FAILURE"]), (LabelTokens.OVERLAP, ["ASSERTION", "_FAILURE"])],
+)
+@pytest.mark.parametrize("sampled", [(">PASS",), (">", "PASS"), (">P", "A", "S", "S")])
+def test_the_token_that_chooses_the_label_is_a_part_of_it(
+    label_tokens: LabelTokens, trained: list[str], sampled: tuple[str, ...]
+) -> None:
+    """`>` merges with PASS and RUNTIME here, as in Qwen2.5's tokenizer: without a merge it says that it is neither."""
+    branch = [turn(0, "<PREDICTION", *sampled, *REST)]
+    options = CreditOptions(label_tokens=label_tokens)
+    rollout, label = credit_rollout([branch], record(target(0, PASS, FAIL)), MERGING, options).samples
+    by_choice = label_tokens is LabelTokens.CHOICE
+    assert rl_zero(rollout) == [piece for piece in sampled if by_choice or piece != ">"]
+    assert label.token_ids == ids("prompt", "<PREDICTION", ">", "ASSERTION", "_FAILURE", "</PREDICTION>")
+    assert on_ce(label) == trained
+    assert label.shared == (3 if sampled[0] == ">" and not by_choice else 2)
+
+
+@pytest.mark.parametrize("label_tokens", LabelTokens)
+def test_a_label_that_no_token_spans_begins_with_its_name(label_tokens: LabelTokens) -> None:
+    branch = [turn(0, "<PREDICTION>", "PASS", *REST)]
+    options = CreditOptions(label_tokens=label_tokens)
+    rollout, label = credit_rollout([branch], record(target(0, PASS, FAIL)), SEPARATE, options).samples
+    assert (rl_zero(rollout), on_ce(label)) == (["PASS"], ["ASSERTION", "_FAILURE"])
 
 
 def test_a_label_word_earlier_and_a_repeated_label_are_left_alone() -> None:

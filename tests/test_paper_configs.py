@@ -67,6 +67,7 @@ PREDICT = {
     "alpha": 0.1,
     "max_aux_tokens": 4096,
     "normalisation": "token",
+    "label_tokens": "choice",
     "label_credit": "masked",
     "uniform_groups": "drop",
 }

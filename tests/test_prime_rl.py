@@ -174,11 +174,11 @@ async def test_masks_weights_counts_and_loss_worked_out_by_hand(tiny_data: Path,
     batch = await bench.group(REVISES, GIVES_UP)
     solved, first_label, second_label, failed, third_label = batch.samples
     assert [is_label(sample) for sample in batch.samples] == [False, True, True, False, True]
-    # All that overlaps the label is masked; `>PASS` is one token that begins before it.
-    assert (masked_of(solved), masked_of(failed)) == ("ASSERTION_FAILURE>PASS", ">PASS")
+    # The label is masked from the token that chooses it: `>PASS` is one, and a bare `>` says that it is another label.
+    assert (masked_of(solved), masked_of(failed)) == (">ASSERTION_FAILURE>PASS", ">PASS")
     # Both predictions of the first were right; the second said PASS, and the environment found otherwise.
     labels = [labels_of(sample) for sample in (first_label, second_label, third_label)]
-    assert labels == ["ASSERTION_FAILURE", ">PASS", "ASSERTION_FAILURE"]
+    assert labels == [">ASSERTION_FAILURE", ">PASS", ">ASSERTION_FAILURE"]
     for sample in (first_label, second_label, third_label):
         assert {w for w in sample.ce_weights if w} == {ALPHA}
         assert not any(sample.rl_weights)
@@ -187,7 +187,7 @@ async def test_masks_weights_counts_and_loss_worked_out_by_hand(tiny_data: Path,
     assert {a for a, m in zip(solved.advantages, solved.mask, strict=True) if m} == {0.5}
     assert {a for a, m in zip(failed.advantages, failed.mask, strict=True) if m} == {-0.5}
     said = {name: sum(len(turn) for turn in turns) for name, turns in (("solved", REVISES), ("failed", GIVES_UP))}
-    long = len(TOKENIZER.encode("ASSERTION_FAILURE"))
+    long = len(TOKENIZER.encode(">ASSERTION_FAILURE"))
     n_rl = {"solved": said["solved"] - long - 1, "failed": said["failed"] - 1}
     assert (trained(solved), trained(failed)) == (n_rl["solved"], n_rl["failed"])
     assert sum(w != 0 for s in batch.samples for w in s.ce_weights or []) == 2 * long + 1
@@ -353,7 +353,7 @@ async def test_classes_are_balanced_over_the_newest_labels_of_the_run(tiny_data:
     bench = Bench(tiny_data, folder, group_size=2, algo={"normalisation": "class"})
     await bench.group(REVISES, GIVES_UP)  # PASS once, ASSERTION_FAILURE twice
     await bench.group(REVISES, GIVES_UP)  # by now 2 and 4
-    long = len(TOKENIZER.encode("ASSERTION_FAILURE"))
+    long = len(TOKENIZER.encode(">ASSERTION_FAILURE"))
     total = 2 + 4 * long
     for sample in (s for r in bench.rollouts[2:] for s in r.samples if is_label(s)):
         count, tokens = (2, 1) if labels_of(sample) == ">PASS" else (4, long)

@@ -8,7 +8,9 @@
 
 A label sample is the branch's own ids up to the sampled label, then the label that the environment verified, then
 the closing tag. Where the grammar has details, a label is all that stands between the tags. Labels are found in the
-bytes of the sampled ids, never by re-tokenising text and searching. What cannot be found is counted (`Miss`), never
+bytes of the sampled ids, never by re-tokenising text and searching. A label begins with the token that chooses it: a
+tokenizer may join the end of the tag to some labels only (Qwen2.5: `>P` `ASS`, but `>` `ASSERT`), and then that `>` is
+a part of the label that it leaves open (`LabelTokens`). What cannot be found is counted (`Miss`), never
 raised, and never trained in silence.
 """
 
@@ -17,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from itertools import accumulate
+from itertools import accumulate, takewhile
 from math import isfinite
 from typing import TypeAlias
 
@@ -33,6 +35,13 @@ class CeNormalisation(str, Enum):
     TOKEN = "token"
     LABEL = "label"
     CLASS = "class"
+
+
+class LabelTokens(str, Enum):
+    """Where the tokens of a label begin: at the first that depends on which label it is, or that overlaps its name."""
+
+    CHOICE = "choice"
+    OVERLAP = "overlap"
 
 
 class LabelCredit(str, Enum):
@@ -61,6 +70,7 @@ class CreditOptions:
 
     alpha: float = 0.1
     normalisation: CeNormalisation = CeNormalisation.TOKEN
+    label_tokens: LabelTokens = LabelTokens.CHOICE
     label_credit: LabelCredit = LabelCredit.MASKED
     uniform_groups: UniformGroups = UniformGroups.DROP
     prediction_reward: float = 0.0
@@ -137,6 +147,7 @@ class _Turn:
     offsets: tuple[int, ...]  # one more than there are tokens
     text: bytes
     label: tuple[int, int]
+    choice: int  # where the tokens that make the label begin: at `label` or before
     overridable: tuple[int, int] | None  # from the decision line to the end of the call
 
     def tokens(self, span: tuple[int, int]) -> range:
@@ -153,7 +164,7 @@ def credit_rollout(branches: Sequence[Branch], record: RolloutRecord, codec: Cod
     its label sample continues the first of them.
     """
     misses: Counter[Miss] = Counter()
-    found = [[_find_turn(branch, target, codec) for target in record.targets] for branch in branches]
+    found = [[_find_turn(branch, target, codec, options) for target in record.targets] for branch in branches]
     samples = [
         _branch_sample(branch, index, turns, record.targets, options)
         for index, (branch, turns) in enumerate(zip(branches, found, strict=True))
@@ -174,7 +185,7 @@ def credit_rollout(branches: Sequence[Branch], record: RolloutRecord, codec: Cod
     return Credited(tuple(samples), misses)
 
 
-def _find_turn(branch: Branch, target: PredictionTarget, codec: Codec) -> _Turn | Miss:
+def _find_turn(branch: Branch, target: PredictionTarget, codec: Codec, options: CreditOptions) -> _Turn | Miss:
     start = 0
     for segment in branch:
         if segment.message_index == target.message_index and any(segment.sampled):
@@ -195,13 +206,23 @@ def _find_turn(branch: Branch, target: PredictionTarget, codec: Codec) -> _Turn 
         return len(text[:at].encode("utf-8", "surrogateescape"))
 
     action = spans.decision or spans.call
+    label = (in_bytes(spans.label[0]), in_bytes(spans.label[1]))
+    by_choice = options.label_tokens is LabelTokens.CHOICE
     return _Turn(
         start=start + segment.sampled.index(True),
         offsets=tuple(accumulate(map(len, pieces), initial=0)),
         text=raw,
-        label=(in_bytes(spans.label[0]), in_bytes(spans.label[1])),
+        label=label,
+        choice=min(label[0], _choice_start(text[: spans.label[0]], codec)) if by_choice else label[0],
         overridable=(in_bytes(action[0]), len(raw)) if action else None,
     )
+
+
+def _choice_start(opening: str, codec: Codec) -> int:
+    """The byte of a turn up to which its tokens are the same whatever label follows the opening, as it is tokenised."""
+    said = [codec.encode(f"{opening}{label.value}{CLOSING}") for label in Label]
+    same = takewhile(lambda ids: len(set(ids)) == 1, zip(*said, strict=False))
+    return sum(len(codec.token_bytes(ids[0])) for ids in same)
 
 
 def _reason(found: Iterable[_Turn | Miss]) -> Miss:
@@ -225,7 +246,7 @@ def _branch_sample(
                 weights[position] = 0.0
         if not isinstance(turn, _Turn):
             continue
-        spans = [turn.label] if options.label_credit is LabelCredit.MASKED else []
+        spans = [(turn.choice, turn.label[1])] if options.label_credit is LabelCredit.MASKED else []
         spans += [turn.overridable] if target.overridden and turn.overridable else []
         for position in (position for span in spans for position in turn.tokens(span)):
             weights[position] = 0.0
@@ -262,17 +283,17 @@ def _label_sample(
     """The branch's ids up to the label, then the verified label as it is tokenised there, then the closing tag.
 
     The ids of the whole text, canonically tokenised, are joined to the branch's at the last token boundary before
-    the label that both have: a token that spans the tag's end and the label's beginning is thereby replaced whole.
+    the label's tokens that both have: a token that spans the tag's end and the label's beginning is replaced whole.
     """
     opening = turn.text[: turn.label[0]].decode("utf-8", "surrogateescape")
     verified = render_label(target.verified_label, target.verified_detail)
     canonical = codec.encode(f"{opening}{verified}{CLOSING}")
     ends = list(accumulate((len(codec.token_bytes(i)) for i in canonical), initial=0))
-    kept = max(i for i, offset in enumerate(turn.offsets) if offset <= turn.label[0] and offset in ends)
+    kept = max(i for i, offset in enumerate(turn.offsets) if offset <= turn.choice and offset in ends)
     tail_start = ends.index(turn.offsets[kept])
     tail = canonical[tail_start:]
     before = [i for segment in branch for i in segment.token_ids][: turn.start + kept]
-    label = (turn.label[0], turn.label[0] + len(verified.encode()))
+    label = (turn.choice, turn.label[0] + len(verified.encode()))
     on_label = [ends[i] < label[1] and ends[i + 1] > label[0] for i in range(tail_start, tail_start + len(tail))]
     length = len(before) + len(tail)
     return TrainingSample(

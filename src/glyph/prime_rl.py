@@ -28,6 +28,7 @@ from glyph.credit import (
     Credited,
     CreditOptions,
     LabelCredit,
+    LabelTokens,
     Segment,
     TrainingSample,
     UniformGroups,
@@ -128,6 +129,7 @@ def credit_options(config: "PredictAlgoConfig") -> CreditOptions:
     return CreditOptions(
         alpha=config.alpha,
         normalisation=CeNormalisation(config.normalisation),
+        label_tokens=LabelTokens(config.label_tokens),
         label_credit=LabelCredit(config.label_credit),
         uniform_groups=UniformGroups(config.uniform_groups),
         prediction_reward=config.prediction_reward,

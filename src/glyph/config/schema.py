@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from glyph.config.checks import MPS, rl_contradictions, sft_contradictions
-from glyph.credit import CREDIT_RULES, CeNormalisation, CreditOptions, CreditRule, LabelCredit, UniformGroups
+from glyph.credit import CREDIT_RULES, CeNormalisation, CreditOptions, CreditRule, LabelCredit, LabelTokens, UniformGroups
 from glyph.episode_state import Rules
 from glyph.executor import Limits
 from glyph.plugins import load
@@ -155,6 +155,10 @@ class CreditConfig(Section):
     normalisation: CeNormalisation = Field(
         default=CreditOptions.normalisation,
         description="the same weight for each label token, for each label, or for each class that occurs",
+    )
+    label_tokens: LabelTokens = Field(
+        default=CreditOptions.label_tokens,
+        description="the tokens of a label: from the one that chooses it, or those that overlap its name",
     )
     label_credit: LabelCredit = Field(
         default=CreditOptions.label_credit, description="whether sampled labels are masked from the policy gradient"
