@@ -18,16 +18,17 @@ FIGURES: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
     "study_rejections": (
         "Bad patches rejected",
         "bad_patch_rejection",
-        ("b", "b-alpha0", "b-alpha1", "b-budget"),
+        ("b", "b-alpha0", "b-overlap", "b-overlap-alpha0", "b-overlap-budget"),
     ),
     "study_breaches": (
         "Rollouts ended by a breach of the protocol",
         "stop_protocol_error",
-        ("a", "b", "b-alpha0", "b-ungated"),
+        ("a", "b", "b-alpha0", "b-overlap", "b-overlap-alpha0", "b-overlap-ungated"),
     ),
 }
 """Title, metric of the training rollouts, and the runs that are compared by it."""
-COLOURS = {run: place for place, run in enumerate(("b", "b-alpha0", "b-budget", "b-ungated", "a", "b-alpha1"))}
+ORDER = ("b-overlap", "b-overlap-alpha0", "b-overlap-budget", "b-overlap-ungated", "a", "b", "b-alpha0")
+COLOURS = {run: place for place, run in enumerate(ORDER)}
 MODEL = "Qwen2.5-Coder-0.5B, weights: a 4-bit quantisation, dequantised."
 
 

@@ -37,7 +37,11 @@ MINI_STUDY = ROOT / "RESULTS_PUBLISHED" / "mini_study"
 MINI_SEEDS = (42, 43, 44)
 LEAST_SEEDS = 3
 THEIR_SEEDS = ("42", "43")
-THEIR_PAIRS = {("sft-a", "a"): ("A", "A"), ("sft-b", "b"): ("B", "B"), ("a", "b"): ("A", "B")}
+THEIR_PAIRS = {
+    ("sft-a", "a"): ("A", "A"),
+    **{("sft-b", run): ("B", "B") for run in ("b", "b-overlap")},
+    **{("a", run): ("A", "B") for run in ("b", "b-overlap")},
+}
 INTERVALS = (
     "value [95% interval] n; intervals: Wilson, † bootstrap over tasks, ‡ Wilson with one trial a task, § t over seeds."
 )
