@@ -102,9 +102,11 @@ def _plan(
     chosen = matrix.select([name for name in runs.split(",") if name], visit)
     number = steps or matrix.scale[scale].steps
     of = None if visit is None else matrix.visit_of(visit)
+    asked = f"--until {until}" if until or not of else f"visit {visit}, until = {of.until}"
     until = until or (of.until if of else 0)
     if until not in (0, *quarters(number)):
-        raise MatrixError(f"--until {until}: expected one of {', '.join(map(str, quarters(number)))}, the quarters")
+        known = ", ".join(map(str, quarters(number)))
+        raise MatrixError(f"{asked}: no quarter of {number} steps; give --until one of {known}")
     sft, rl = map(tuple, settings)
     folder = str(Path(model).resolve()) if Path(model).is_dir() else model
     names = tuple(run.name for run in chosen)
@@ -120,7 +122,7 @@ def _plan(
         num_tasks,
         of.untrained if of else None,
         evaluate_every,
-        until,
+        until % number,  # the last quarter is no end of its own
     )
 
 
@@ -142,7 +144,12 @@ def _check(plan: Plan, matrix: Matrix, limits: Limits) -> None:
         if piece.kind in (Kind.SFT, Kind.RL):
             settings = [text for text in piece.arguments if "=" in text]
             stage: Stage = "sft" if piece.kind is Kind.SFT else "rl"
-            load_config(stage, plan.scale, piece.arguments[1], (), settings, model=plan.model)
+            config = load_config(stage, plan.scale, piece.arguments[1], (), settings, model=plan.model)
+            if plan.until and stage == "rl" and config.optimiser.schedule != "constant":
+                raise ValueError(
+                    f"--until {plan.until} with optimiser.schedule={config.optimiser.schedule}: runs that end early "
+                    "are the first part of longer ones with a constant learning rate alone"
+                )
 
 
 def _check_places(plan: Plan, results: Path) -> None:

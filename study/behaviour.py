@@ -5,6 +5,7 @@ some predictions alone (of first candidates, of later ones) is the metric of the
 these.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from statistics import fmean
@@ -19,7 +20,7 @@ from glyph.report.runs import TrainLine, read_run
 from study.matrix import Matrix
 from study.pieces import Kind
 from study.results import Entry, Results
-from study.tables import THEIR_SEEDS, captioned, published, seed_cell
+from study.tables import THEIR_SEEDS, captioned, published, seed_cell, series_cell
 
 ENDS = 10
 CLASSES = (Label.PASS, Label.ASSERTION_FAILURE, Label.RUNTIME_ERROR)
@@ -32,7 +33,7 @@ def _last(results: Results, matrix: Matrix, replays: bool = False) -> Iterable[t
     again = [f"{spec.name}:{variant}" for spec in matrix.run for variant in spec.replays if replays]
     for name in [*(sft.name for sft in matrix.sft), *(spec.name for spec in matrix.run), *again]:
         for series in results.series(name):
-            yield name, series.label, series.steps[max(series.steps)]
+            yield name, series_cell(series), series.steps[max(series.steps)]
 
 
 def with_targets(rollouts: Iterable[Rollout], kept: Callable[[Targets], Targets]) -> list[Rollout]:
@@ -141,7 +142,8 @@ def _their_decisions() -> tuple[list[list[str]], list[list[str]]]:
 
 
 def development(results: Results, matrix: Matrix) -> str:
-    """Of Arm B, at every step that was evaluated: what it predicts and decides, and where it breaks the protocol."""
+    """Of Arm B, at every step that was evaluated: what it predicts and decides, of what could be read, and in how many
+    rollouts it breaks the protocol."""
     headings = ["run", "seed", "step", "predictions other than PASS", "decisions REVISE", "breaches of the protocol"]
     headings += ["of them after a REVISE", "after the last call of the budget"]
     rows = []
@@ -149,7 +151,7 @@ def development(results: Results, matrix: Matrix) -> str:
         for series in results.series(name):
             for step, entry in sorted(series.steps.items()):
                 if entry.summary.arm == "b":
-                    rows.append([name, series.label, str(step), *_development(entry)])
+                    rows.append([name, series_cell(series), str(step), *_development(entry)])
     return captioned(results, headings, rows)
 
 
@@ -191,8 +193,12 @@ def training(results: Results, matrix: Matrix) -> str:
     headings += ["loss of verified labels, nats a token", "predictions right", "bad patches rejected", "good ones"]
     order = {spec.name: place for place, spec in enumerate(matrix.run)}
     runs = sorted(results.training(Kind.RL), key=lambda of: (order[of.summary.run], of.summary.seed or 0))
+    several = Counter((entry.summary.run, entry.summary.seed) for entry in runs)
     rows = []
     for entry in runs:
+        seed = seed_cell(entry.summary.seed)
+        if several[entry.summary.run, entry.summary.seed] > 1:
+            seed = f"{seed} {entry.folder.parent.name}"
         steps = read_run(entry.folder).training
         ends = (steps[:ENDS], steps[-ENDS:])
         cells = [[_mean(line.reward_mean for line in end) for end in ends]]
@@ -200,7 +206,7 @@ def training(results: Results, matrix: Matrix) -> str:
         cells.append([_label_loss(end) for end in ends])
         for name in ("prediction_accuracy", "bad_patch_rejection", "good_patch_rejection"):
             cells.append([_pooled(name, end) for end in ends])
-        rows.append([entry.summary.run, seed_cell(entry.summary.seed), *map(_change, cells)])
+        rows.append([entry.summary.run, seed, *map(_change, cells)])
     return f"{table(headings, rows)}\n\n{results.subject.model}; sampled at temperature 0.8." if rows else ""
 
 

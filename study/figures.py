@@ -29,7 +29,6 @@ FIGURES: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
 """Title, metric of the training rollouts, and the runs that are compared by it."""
 ORDER = ("b-overlap", "b-overlap-alpha0", "b-overlap-budget", "b-overlap-ungated", "a", "b", "b-alpha0")
 COLOURS = {run: place for place, run in enumerate(ORDER)}
-MODEL = "Qwen2.5-Coder-0.5B, weights: a 4-bit quantisation, dequantised."
 
 
 def figures(results: Results) -> dict[str, str]:
@@ -38,16 +37,18 @@ def figures(results: Results) -> dict[str, str]:
     for name, (title, metric, runs) in FIGURES.items():
         several = [series for run in runs if (series := _series(results, run, metric)) and series.defined]
         if several:
-            drawn[name] = _drawn(name, title, several)
+            drawn[name] = _drawn(name, title, results.subject.model.replace("**", ""), several)
     return drawn
 
 
 def _series(results: Results, run: str, metric: str) -> Series | None:
-    """A share of the rollouts that a run was trained on, all its seeds; None where it has none."""
-    found = [entry for entry in results.training(Kind.RL) if entry.summary.run == run]
-    if not found:
+    """A share of the rollouts that a run was trained on, its seeds in the last visit that made it; None without any."""
+    made = [entry for entry in results.training(Kind.RL) if entry.summary.run == run]
+    if not made:
         return None
-    seeds = tuple(read_run(entry.folder) for entry in sorted(found, key=lambda of: (of.summary.seed or 0, of.folder)))
+    visit = max(entry.folder.parent for entry in made)
+    found = sorted((e for e in made if e.folder.parent == visit), key=lambda entry: entry.summary.seed or 0)
+    seeds = tuple(read_run(entry.folder) for entry in found)
 
     def value(line: TrainLine) -> float | None:
         stored = line.metrics.get(metric)
@@ -56,7 +57,7 @@ def _series(results: Results, run: str, metric: str) -> Series | None:
     return training_series(Group(run, "rl", found[0].summary.arm or "", seeds), value, "share")
 
 
-def _drawn(name: str, title: str, several: Sequence[Series]) -> str:
+def _drawn(name: str, title: str, model: str, several: Sequence[Series]) -> str:
     lines = [
         Curve(
             series.group,
@@ -67,6 +68,6 @@ def _drawn(name: str, title: str, several: Sequence[Series]) -> str:
         for series in several
     ]
     subtitle = (
-        f"{MODEL} Sampled training rollouts, moving mean of {SMOOTHING} steps. Thin lines: seeds; thick: their mean."
+        f"{model}. Sampled training rollouts, moving mean of {SMOOTHING} steps. Thin lines: seeds; thick: their mean."
     )
     return curves(title, subtitle, lines, "share").render(name, standalone=True) + "\n"

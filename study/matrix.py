@@ -56,13 +56,13 @@ class Spec(_Table):
 
 
 class Visit(_Table):
-    """`untrained` names the models before RL that play the test tasks in it: `base`, SFT runs. `until` is the quarter
-    after which its runs end; 0 is the last."""
+    """`untrained` names the models before RL that play the test tasks in it, and are trained for it where no run starts
+    from them: `base`, SFT runs. `until` is the quarter after which its runs end; 0 is the last."""
 
     runs: tuple[str, ...]
     seeds: tuple[int, ...]
     untrained: tuple[str, ...] = ()
-    until: int = 0
+    until: Annotated[int, Field(ge=0)] = 0
 
 
 class Question(_Table):

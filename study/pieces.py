@@ -227,7 +227,7 @@ def _test(plan: Plan, matrix: Matrix, model: str | Path, arm: str, settings: tup
 
 
 def _after_rl(plan: Plan, matrix: Matrix, run: Run) -> Iterator[Piece]:
-    """In the order of `evaluated_steps`; replays right after a run's last one, others when all else is done."""
+    """In the order of `evaluated_steps`; replays after every run's last one, others when all else is done."""
     for place, step in enumerate(evaluated_steps(plan, run)):
         for number, variant in enumerate(("", *run.spec.replays)):
             settings = _settings(plan, matrix, run) + ((f"environment.variant={variant}",) if variant else ())

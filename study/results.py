@@ -1,6 +1,6 @@
 """The one reader of the study's published folders: a summary beside each run and each evaluation.
 
-In: RESULTS_PUBLISHED/small/*/*. Out: typed `Evaluation`s and `TrainingFacts`, and the rollouts of an evaluation.
+In: RESULTS_PUBLISHED/small/*/*. Out: `Entry`s, one a folder, and the `Series` of a run's evaluations.
 """
 
 import json
@@ -17,8 +17,7 @@ from glyph.evaluation.predicates import Rollout
 from glyph.evaluation.statistics import Interval, wilson_interval
 from glyph.evaluation.traces import read_traces
 from glyph.report.data import rollouts_of
-from glyph.report.format import UNDEFINED
-from study.pieces import PLAIN, SUMMARY, TRACES, Kind
+from study.pieces import PLAIN, SUMMARY, TRACES, TRAINING, Kind
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class ResultsError(ValueError):
 
 class Summary(BaseModel):
     """What stands in summary.json. `seed` is None for what all seeds share; `run` names a run without its seed;
-    `steps_planned` are those of the scale, whose quarters are the checkpoints."""
+    `steps_planned` are those whose quarters are the checkpoints."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -80,7 +79,12 @@ class Entry:
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
-        return dict(json.loads((self.folder / "manifest.json").read_text("utf-8")))
+        """Raises: ResultsError: there is none."""
+        file = self.folder / "manifest.json"
+        try:
+            return dict(json.loads(file.read_text("utf-8")))
+        except (OSError, ValueError) as error:
+            raise ResultsError(f"{file}: {error}; a result is published with its manifest") from error
 
     @property
     def resumed(self) -> int:
@@ -89,8 +93,14 @@ class Entry:
 
     @property
     def start(self) -> Start:
-        """Of a run of RL."""
-        return Start(Path(self.manifest["model"]).name, self.manifest["model_digest"])
+        """Of a training run. Raises: ResultsError: its weights are not known."""
+        if self.summary.kind is Kind.SFT:
+            sft, digest = self.summary.run, self.summary.weights_sha256
+        else:
+            sft, digest = Path(str(self.manifest.get("model"))).name, self.manifest.get("model_digest")
+        if not digest:
+            raise ResultsError(f"{self.folder}: no SHA-256 of its SFT weights (SFT: summary.json, RL: manifest.json)")
+        return Start(sft, digest)
 
     @cached_property
     def rollouts(self) -> tuple[Rollout, ...]:
@@ -116,13 +126,13 @@ class Entry:
 class Series:
     """The evaluations on the test tasks, by step, of a run with one seed (None: no seed) in one visit.
 
-    `start` is None where nothing was trained; `label` is the seed, and the visit where several visits made the run.
+    `several` says whether other visits made the same; `start` is None of the base model.
     """
 
     run: str
     seed: int | None
     visit: Path
-    label: str
+    several: bool
     start: Start | None
     steps: dict[int, Entry]
 
@@ -135,31 +145,34 @@ class Results:
     subject: Subject
 
     def series(self, run: str) -> list[Series]:
-        """Of a run, an SFT model or a replay (`b`, `sft-b`, `b:forced_keep`): by seed, then by visit."""
+        """Of a run, an SFT model or a replay (`b`, `sft-b`, `b:forced_keep`): by seed, then by visit.
+
+        Raises:
+            ResultsError: an evaluation that is there twice, or without the training that it is of.
+        """
         found: dict[tuple[int | None, Path], dict[int, Entry]] = {}
         for entry in self.entries:
             of = entry.summary
             if of.kind in (Kind.BASE, Kind.AFTER_SFT, Kind.AFTER_RL) and of.run == run:
-                found.setdefault((of.seed, entry.folder.parent), {})[of.step] = entry
+                steps = found.setdefault((of.seed, entry.folder.parent), {})
+                if (other := steps.setdefault(of.step, entry)) is not entry:
+                    raise ResultsError(f"{entry.folder}: the same evaluation as {other.folder}: remove one")
         visits = Counter(seed for seed, _ in found)
-        series = []
-        for seed, visit in sorted(found, key=lambda key: (key[0] or 0, key[1])):
-            label = UNDEFINED if seed is None else str(seed)
-            if visits[seed] > 1:
-                label = f"{label} {visit.name}"
-            series.append(Series(run, seed, visit, label, self._start(run, seed, visit), found[seed, visit]))
-        return series
+        return [
+            Series(run, seed, visit, visits[seed] > 1, self._start(run, seed, visit, steps), steps)
+            for (seed, visit), steps in sorted(found.items(), key=lambda item: (item[0][0] or 0, item[0][1]))
+        ]
 
-    def _start(self, run: str, seed: int | None, visit: Path) -> Start | None:
+    def _start(self, run: str, seed: int | None, visit: Path, steps: dict[int, Entry]) -> Start | None:
         """Of the training that a series was made by, which is of the same visit."""
+        if any(entry.summary.kind is Kind.BASE for entry in steps.values()):
+            return None
         for entry in self.entries:
             of = entry.summary
-            if entry.folder.parent == visit and of.run == run.partition(":")[0]:
-                if of.kind is Kind.SFT:
-                    return Start(of.run, of.weights_sha256 or UNDEFINED)
-                if of.kind is Kind.RL and of.seed == seed:
+            if entry.folder.parent == visit and of.run == run.partition(":")[0] and of.kind in TRAINING:
+                if of.kind is Kind.SFT or of.seed == seed:
                     return entry.start
-        return None
+        raise ResultsError(f"{visit}: evaluations of {run} without its training run: publish them together")
 
     def training(self, kind: Kind) -> list[Entry]:
         return [entry for entry in self.entries if entry.summary.kind is kind]

@@ -1,13 +1,18 @@
 """SFT: which tokens of a conversation train, what is refused, and that the loss falls on real traces."""
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from glyph.chat import render
 from glyph.config import load_config
-from glyph.local.training.sft import conversation_sample, faulty_patches, load_samples
+from glyph.local.training import sft
+from glyph.local.training.sft import conversation_sample, faulty_patches, load_samples, repeatable_kernels
+from glyph.local.training.trainer import TrainingError
 from tests.tiny_model import tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer()
@@ -86,3 +91,33 @@ def test_a_turn_is_cut_within_at_a_token(tiny_data: Path) -> None:
     sample = conversation_sample(TOKENIZER, row["messages"][:5], {4: at})
     said = [i for i, w in zip(sample.token_ids, sample.ce_weights, strict=True) if w]
     assert TOKENIZER.decode(said) == row["messages"][2]["content"] + "\n<|im_end|>" + revision[:at]
+
+
+@repeatable_kernels()
+def without_a_repeatable_kernel() -> None:
+    assert not torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.zeros(3).put_(torch.tensor([1]), torch.tensor([1.0]))
+
+
+def test_only_repeatable_kernels_are_taken_and_an_operation_without_one_is_named() -> None:
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        with pytest.raises(TrainingError, match=r"SFT: put_ does not have .*; sft\.repeatable=false takes the kernels"):
+            without_a_repeatable_kernel()
+        assert torch.is_deterministic_algorithms_warn_only_enabled()
+        with pytest.raises(RuntimeError, match="another"), repeatable_kernels():
+            raise RuntimeError("another")
+    finally:
+        torch.use_deterministic_algorithms(False)
+    with repeatable_kernels(wanted=False):
+        assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_sft_trains_with_repeatable_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bool] = []
+    monkeypatch.setattr(sft, "load_workbench", lambda *_: seen.append(torch.are_deterministic_algorithms_enabled()))
+    for repeatable in (True, False):
+        config = SimpleNamespace(sft=SimpleNamespace(repeatable=repeatable, steps=1))
+        with pytest.raises(AttributeError):  # there is no workbench to go on with
+            sft.train_sft(config, None, SimpleNamespace(waiting=lambda _: nullcontext()), None)  # type: ignore[arg-type]
+    assert seen == [True, False]

@@ -31,7 +31,7 @@ from study.matrix import MatrixError, Question, load_matrix, quarters
 from study.pieces import Kind, Piece, Plan, pieces
 from study.plain import code_of
 from study.publish import Publisher, pack
-from study.results import MINI, ResultsError, read_results
+from study.results import MINI, Results, ResultsError, read_results
 from study.runner import Limits, Runner, Running, make_room
 from study.slim import RejoinError, TaskText, rejoin, slim, task_texts
 from tests import builders
@@ -80,7 +80,9 @@ def test_a_run_without_the_gate_starts_from_traces_without_it() -> None:
 
 def test_every_run_has_a_visit() -> None:
     assert {name for visit in MATRIX.visit for name in visit.runs} == {spec.name for spec in MATRIX.run}
-    assert [run.name for run in MATRIX.select(visit=1)] == ["a-seed42", "a-seed43", "b-seed42", "b-seed43"]
+    assert [run.name for run in MATRIX.select(visit=1)] == [
+        f"{name}-seed{seed}" for name in ("a", "b-overlap") for seed in (42, 43)
+    ]
 
 
 def test_what_is_not_there_is_refused() -> None:
@@ -333,7 +335,11 @@ def test_a_run_that_another_process_still_holds_is_waited_for(visit: dict[str, A
     ("options", "message"),
     [
         (("--evaluate-every", "3"), "--evaluate-every 3: expected a multiple of 2, a quarter"),
-        (("--until", "3"), "--until 3: expected one of 2, 4, 6, 8, the quarters"),
+        (("--until", "3"), "--until 3: no quarter of 8 steps; give --until one of 2, 4, 6, 8"),
+        (
+            ("--until", "4", "--rl", "optimiser.schedule=linear"),
+            "--until 4 with optimiser.schedule=linear: runs that end early are the first part of longer ones",
+        ),
         (
             ("--minutes", "4"),
             "--reserve 240: expected seconds between 30, which packing takes, and the 240 of --minutes",
@@ -370,6 +376,10 @@ def test_what_plays_before_rl_is_trained_though_no_run_starts_from_it(tmp_path: 
     plan = plan_of(tmp_path, tiny_data, ["b"], untrained=("sft-b-ungated",))
     names = [piece.name for piece in pieces(plan, MATRIX) if "sft" in piece.name]
     assert names == ["sft-b", "sft-b-ungated", "test-sft-b-ungated"]
+
+
+def test_a_visit_ends_at_a_quarter_of_its_scale() -> None:
+    assert {visit.until for visit in MATRIX.visit} <= {0, *quarters(MATRIX.scale["small"].steps)}
 
 
 def test_runs_may_end_at_a_quarter(tmp_path: Path, tiny_data: Path) -> None:
@@ -542,8 +552,22 @@ def publish_rollouts(
     write_traces(folder / "traces.jsonl.gz", played)
     (folder / "manifest.json").write_text("{}")
     (folder / "config.toml").write_text(f'data = "{data}"\n')
+    trained = run.partition(":")[0]
+    if not (results / f"{trained}-{seed}").is_dir():
+        publish_start(results, trained, seed, "aa")
     facts: dict[str, Any] = {"run": run, "arm": arm, "seed": seed, "step": step}
     Publisher(results, {}, {}).publish(Piece(name, kind, folder, "glyph", (), facts=facts))
+
+
+def publish_start(visit: Path, run: str, seed: int | None, digest: str) -> None:
+    """The training that evaluations of a visit come from: SFT without a seed, else 60 steps of RL from sft-b."""
+    folder = visit / f"{run}-{seed}"
+    folder.mkdir(parents=True)
+    kind, status = ("rl", "interrupted") if seed else ("sft", "finished")
+    facts = {"kind": kind, "run": run, "arm": "b", "seed": seed, "step": 60, "status": status, "steps_planned": 60}
+    (folder / "summary.json").write_text(json.dumps({**facts, "weights_sha256": "end" if seed else digest}))
+    manifest = {"model": "study/runs/sft-b", "model_digest": digest, "sessions": [{}]}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
 @pytest.fixture
@@ -616,15 +640,23 @@ def test_an_sft_model_is_compared_with_every_seed(tmp_path: Path, twelve_tasks: 
     assert rows[3][6] == "0 : 9"
 
 
-def publish_start(visit: Path, run: str, seed: int | None, digest: str) -> None:
-    """The training that evaluations of a visit come from: SFT without a seed, else RL from sft-b."""
-    folder = visit / f"{run}-{seed}"
-    folder.mkdir(parents=True)
-    kind, status = ("rl", "interrupted") if seed else ("sft", "finished")
-    facts = {"kind": kind, "run": run, "arm": "b", "seed": seed, "step": 60, "status": status}
-    (folder / "summary.json").write_text(json.dumps({**facts, "weights_sha256": "end" if seed else digest}))
-    manifest = {"model": "study/runs/sft-b", "model_digest": digest, "sessions": [{}]}
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+def publish_visits(root: Path, made: Sequence[tuple[str, str, int | None, str, int]], data: Path) -> Results:
+    """Visit, run, seed, SHA-256 of the SFT weights, tasks solved at the last step: of several visits."""
+    for visit, run, seed, digest, solved in made:
+        results = root / visit / visit
+        if not (results / f"{run.partition(':')[0]}-{seed}").is_dir():
+            publish_start(results, run.partition(":")[0], seed, digest)
+        publish_outcomes(results, run, seed, 60 if seed else 0, outcomes(solved), data)
+    return read_results(root)
+
+
+def compared_rows(found: Results, first: str, second: str) -> list[list[str]]:
+    """Seed, and tasks of twelve solved by the first and by the second."""
+    shown = tables.question(found, Question(name="q", title="?", pairs=((first, second),)))
+    rows = table_rows(shown.split("\n\n")[0])
+    assert ("The two were made in different visits" in shown) is any("◊" in row[1] for row in rows)
+    solved = [[round(float(cell.split("%")[0]) * 0.12, 1) for cell in row[3:5]] for row in rows]
+    return [[row[1], *map(str, counts)] for row, counts in zip(rows, solved, strict=True)]
 
 
 def test_runs_are_compared_with_those_of_the_same_start(tmp_path: Path, twelve_tasks: Path) -> None:
@@ -632,31 +664,48 @@ def test_runs_are_compared_with_those_of_the_same_start(tmp_path: Path, twelve_t
     made = [("one", "b", 42, "aa", 3), ("one", "b", 43, "aa", 4), ("two", "b-alpha0", 42, "bb", 5)]
     made += [("two", "b-alpha0", 43, "bb", 6), ("four", "b", 42, "bb", 7), ("three", "b-class", 42, "cc", 8)]
     made += [("one", "sft-b", None, "aa", 1), ("four", "sft-b", None, "bb", 2)]
-    for visit, run, seed, digest, solved in made:
-        results = tmp_path / visit / visit
-        publish_start(results, run, seed, digest)
-        publish_outcomes(results, run, seed, 60 if seed else 0, outcomes(solved), twelve_tasks)
-    found = read_results(tmp_path)
-
-    def compared(first: str, second: str) -> list[list[str]]:
-        shown = tables.question(found, Question(name="q", title="?", pairs=((first, second),)))
-        assert ("different weights" in shown) is ("◊" in shown.replace("◊ The two", ""))
-        return [[row[1], *(cell.removesuffix("% n=12") for cell in row[3:5])] for row in table_rows(shown)]
-
-    assert compared("b-alpha0", "b") == [
-        ["42 four", "41.7", "58.3"], ["43 ◊", "50.0", "33.3"], ["mean of 2 ◊", "45.8", "45.8"]
+    found = publish_visits(tmp_path, made, twelve_tasks)
+    assert compared_rows(found, "b-alpha0", "b") == [["42 four", "5.0", "7.0"], ["43 ◊", "6.0", "4.0"]]
+    assert compared_rows(found, "b", "b-class") == [["42 four ◊", "7.0", "8.0"]]
+    assert compared_rows(found, "sft-b", "b") == [
+        ["42 four", "2.0", "7.0"], ["42 one", "1.0", "3.0"], ["43 one", "1.0", "4.0"], ["mean of 2 one", "1.0", "3.5"]
     ]  # fmt: skip
-    assert compared("b", "b-class") == [["42 four ◊", "58.3", "66.7"]]
-    assert compared("sft-b", "b") == [
-        ["42 four", "16.7", "58.3"],
-        ["42 one", "8.3", "25.0"],
-        ["43", "8.3", "33.3"],
-        ["mean of 3", "11.1", "38.9"],
-    ]
     passed = [row[:3] for row in table_rows(tables.passes(found, MATRIX))]
     assert [row[1] for row in passed] == ["– four", "– one", "42 four", "42 one", "43", "42", "43", "42"]
     (row,) = [row for row in table_rows(behaviour.costs(found, MATRIX)) if row[:2] == ["b", "42 four"]]
     assert row[2] == "60"
+
+
+def test_a_replay_is_compared_with_its_own_run(tmp_path: Path, twelve_tasks: Path) -> None:
+    """Two visits from the same weights, as repeatable SFT makes them; the second's run itself was not evaluated."""
+    made = [("one", "b", 42, "aa", 3), ("one", "b:forced_keep", 42, "aa", 5)]
+    made += [("two", "b", 42, "aa", 7), ("two", "b:forced_keep", 42, "aa", 8), ("two", "sft-b", None, "aa", 2)]
+    found = publish_visits(tmp_path, made, twelve_tasks)
+    replays = [["42 one", "3.0", "5.0"], ["42 two", "7.0", "8.0"]]
+    assert compared_rows(found, "b", "b:forced_keep") == replays
+    assert [row[1:4] for row in compared_rows(found, "sft-b", "b")] == [["2.0", "3.0"], ["2.0", "7.0"]]
+    shown = tables.question(found, Question(name="q", title="?", pairs=(("b", "b:forced_keep"),)))
+    assert [row[8] for row in table_rows(shown)[:2]] == ["1.0000", "1.0000"]  # both are of the family
+
+
+def test_what_a_comparison_needs_is_published(tmp_path: Path, twelve_tasks: Path) -> None:
+    found = publish_visits(tmp_path, [("one", "b", 42, "aa", 3), ("one", "sft-b", None, "bb", 1)], twelve_tasks)
+    assert compared_rows(found, "sft-b", "b") == [["42", "1.0", "3.0"]]
+    visit = tmp_path / "one" / "one"
+    (visit / "again").mkdir()
+    shutil.copy(visit / "test-b-42-step60" / "summary.json", visit / "again")
+    with pytest.raises(ResultsError, match=r"test-b-42-step60: the same evaluation as .*again: remove one"):
+        read_results(tmp_path).series("b")
+    shutil.rmtree(visit / "again")
+    (visit / "b-42" / "manifest.json").write_text('{"model": "sft-b"}')
+    with pytest.raises(ResultsError, match=r"b-42: no SHA-256 of its SFT weights"):
+        read_results(tmp_path).series("b")
+    (visit / "b-42" / "manifest.json").unlink()
+    with pytest.raises(ResultsError, match=r"manifest\.json: .*; a result is published with its manifest"):
+        read_results(tmp_path).series("b")
+    shutil.rmtree(visit / "b-42")
+    with pytest.raises(ResultsError, match="one: evaluations of b without its training run: publish them together"):
+        read_results(tmp_path).series("b")
 
 
 def test_three_seeds_have_an_interval_over_seeds(tmp_path: Path, twelve_tasks: Path) -> None:
@@ -756,10 +805,6 @@ def test_steps_where_a_run_was_stopped_share_a_column(tmp_path: Path, twelve_tas
     results = tmp_path / "results"
     for seed, step in ((42, 45), (42, 60), (43, 45), (43, 52)):
         publish_outcomes(results, "b", seed, step, outcomes(6), twelve_tasks)
-    rl = {"kind": "rl", "run": "b", "arm": "b", "seed": 42, "step": 60, "status": "finished", "steps_planned": 60}
-    (results / "rl").mkdir()
-    (results / "rl" / "summary.json").write_text(json.dumps(rl))
-    (results / "rl" / "manifest.json").write_text('{"model": "sft-b", "model_digest": "aa"}')
     shown = tables.passes(read_results(results), MATRIX)
     assert "| step 45 | step 60 | other steps |" in shown
     assert [shares(row)[-3:] for row in table_rows(shown)] == [

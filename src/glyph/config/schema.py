@@ -9,7 +9,15 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from glyph.config.checks import MPS, rl_contradictions, sft_contradictions
-from glyph.credit import CREDIT_RULES, CeNormalisation, CreditOptions, CreditRule, LabelCredit, LabelTokens, UniformGroups
+from glyph.credit import (
+    CREDIT_RULES,
+    CeNormalisation,
+    CreditOptions,
+    CreditRule,
+    LabelCredit,
+    LabelTokens,
+    UniformGroups,
+)
 from glyph.episode_state import Rules
 from glyph.executor import Limits
 from glyph.plugins import load
@@ -87,6 +95,10 @@ class SftSection(Section):
         " study; masked, the model sees them but does not learn to make them",
     )
     sequence_length: int = Field(default=1280, ge=1, description="tokens; a longer conversation is refused, never cut")
+    repeatable: bool = Field(
+        default=True,
+        description="only kernels that add in one order, so that the same SFT gives the same weights on a GPU, too",
+    )
 
 
 class RlSection(Section):

@@ -25,6 +25,7 @@ from glyph.credit import TrainingSample
 from glyph.local.runs.run_folder import RunFolder
 from glyph.local.training.order import batch_indices
 from glyph.local.training.packing import Tree, plant
+from glyph.local.training.trainer import TrainingError
 from glyph.local.training.workbench import RunStopped, StopRequest, Watch, Workbench, due, load_workbench
 from glyph.protocol import Label, Tool
 from glyph.tasks.validation import read_rows
@@ -87,21 +88,32 @@ def load_samples(config: SftConfig, tokenizer: PreTrainedTokenizerBase) -> list[
 
 
 @contextmanager
-def repeatable_kernels() -> Iterator[None]:
-    """Only kernels whose sums do not depend on which thread comes first; an operation that has none is an error.
+def repeatable_kernels(wanted: bool = True) -> Iterator[None]:
+    """Only kernels whose sums do not depend on which thread comes first, if wanted.
 
-    A GPU's own choice for the gradient of attention is one that does: https://docs.pytorch.org/docs/stable/notes/randomness.html
+    A GPU's own choice for the gradient of attention is one that does:
+    https://docs.pytorch.org/docs/stable/notes/randomness.html. cuBLAS reads its variable once, so it stays set.
+
+    Raises:
+        TrainingError: an operation that has no such kernel.
     """
+    if not wanted:
+        yield
+        return
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    before = torch.are_deterministic_algorithms_enabled()
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     torch.use_deterministic_algorithms(True)
     try:
         yield
+    except RuntimeError as error:
+        if "deterministic" not in str(error):
+            raise
+        operation = str(error).partition(". ")[0]
+        raise TrainingError(f"SFT: {operation}; sft.repeatable=false takes the kernels that there are") from error
     finally:
-        torch.use_deterministic_algorithms(before)
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
 
 
-@repeatable_kernels()
 def train_sft(config: SftConfig, folder: RunFolder, watch: Watch, stop: StopRequest) -> None:
     """Run SFT from wherever the folder stands to the last step, with a checkpoint there.
 
@@ -109,6 +121,11 @@ def train_sft(config: SftConfig, folder: RunFolder, watch: Watch, stop: StopRequ
         RunStopped: it was asked to stop, and saved.
         ValueError, CheckpointError, TrainingError: what the run cannot do without; earlier checkpoints stand.
     """
+    with repeatable_kernels(config.sft.repeatable):
+        _train(config, folder, watch, stop)
+
+
+def _train(config: SftConfig, folder: RunFolder, watch: Watch, stop: StopRequest) -> None:
     with watch.waiting("loading the model"):
         bench = load_workbench(config, config.sft.steps)
     samples = load_samples(config, bench.tokenizer)
