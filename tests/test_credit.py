@@ -1,6 +1,7 @@
 """Credit on tokenisations worked out by hand, and on a real byte-level tokenizer."""
 
 import random
+import unicodedata
 from dataclasses import replace
 
 import pytest
@@ -390,6 +391,16 @@ def test_on_any_tokenisation_the_label_is_masked_and_the_verified_text_comes_out
     trained = b"".join(CODEC.token_bytes(i) for i, w in zip(label.token_ids, label.ce_weights, strict=True) if w)
     assert verified.value.encode() in trained
     assert len(trained) <= len(verified.value) + 14  # the label, and at most what one token at each end spans
+
+
+def test_a_detail_that_the_tokenizer_normalises_ends_before_the_closing_tag() -> None:
+    composed = replace(CODEC, encode=lambda text: CODEC.encode(unicodedata.normalize("NFC", text)))
+    ids = composed.encode("<PREDICTION>PASS</PREDICTION>\n<DECISION>KEEP</DECISION>\nCALL")
+    branch = [Segment(0, tuple(ids), (True,) * len(ids), (-0.5,) * len(ids))]
+    verified = target(0, PASS, FAIL, verified_detail="2 'e\u0301e\u0301e\u0301e\u0301'")
+    _, label = credit_rollout([branch], record(verified), composed, CreditOptions()).samples
+    trained = [CODEC.token_bytes(i) for i, w in zip(label.token_ids, label.ce_weights, strict=True) if w]
+    assert b"".join(trained).decode().lstrip(">") == "ASSERTION_FAILURE 2 'éééé'"
 
 
 def test_a_turn_whose_label_is_not_found_earns_no_credit() -> None:

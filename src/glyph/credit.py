@@ -10,7 +10,8 @@ A label sample is the branch's own ids up to the sampled label, then the label t
 the closing tag. Where the grammar has details, a label is all that stands between the tags. Labels are found in the
 bytes of the sampled ids, never by re-tokenising text and searching. A label begins with the token that chooses it: a
 tokenizer may join the end of the tag to some labels only (Qwen2.5: `>P` `ASS`, but `>` `ASSERT`), and then that `>` is
-a part of the label that it leaves open (`LabelTokens`). What cannot be found is counted (`Miss`), never
+a part of the label that it leaves open (`LabelTokens`). What ends a label is no part of it: where the grammar has
+details, that none follows is not trained. What cannot be found is counted (`Miss`), never
 raised, and never trained in silence.
 """
 
@@ -293,7 +294,7 @@ def _label_sample(
     tail_start = ends.index(turn.offsets[kept])
     tail = canonical[tail_start:]
     before = [i for segment in branch for i in segment.token_ids][: turn.start + kept]
-    label = (turn.choice, turn.label[0] + len(verified.encode()))
+    label = (turn.choice, ends[-1] - len(CLOSING))
     on_label = [ends[i] < label[1] and ends[i + 1] > label[0] for i in range(tail_start, tail_start + len(tail))]
     length = len(before) + len(tail)
     return TrainingSample(
