@@ -111,18 +111,18 @@ def _plan(
     folder = str(Path(model).resolve()) if Path(model).is_dir() else model
     names = tuple(run.name for run in chosen)
     return Plan(
-        work.resolve(),
-        scale,
-        folder,
-        data.resolve(),
-        names,
-        number,
-        sft,
-        rl,
-        num_tasks,
-        of.untrained if of else None,
-        evaluate_every,
-        until % number,  # the last quarter is no end of its own
+        work=work.resolve(),
+        scale=scale,
+        model=folder,
+        data=data.resolve(),
+        runs=names,
+        steps=number,
+        sft=sft,
+        rl=rl,
+        num_tasks=num_tasks,
+        untrained=of.untrained if of else None,
+        evaluate_every=evaluate_every,
+        until=until % number,  # the last quarter is no end of its own
     )
 
 

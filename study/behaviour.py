@@ -19,7 +19,7 @@ from glyph.report.format import UNDEFINED, format_metric, format_value
 from glyph.report.runs import TrainLine, read_run
 from study.matrix import Matrix
 from study.pieces import Kind
-from study.results import Entry, Results
+from study.results import Entry, Results, Series
 from study.tables import THEIR_SEEDS, captioned, published, seed_cell, series_cell
 
 ENDS = 10
@@ -27,13 +27,17 @@ CLASSES = (Label.PASS, Label.ASSERTION_FAILURE, Label.RUNTIME_ERROR)
 Targets = tuple[PredictionTarget, ...]
 
 
-def _last(results: Results, matrix: Matrix, replays: bool = False) -> Iterable[tuple[str, str, Entry]]:
-    """The last evaluation of every run and seed, of the SFT models, and, if asked for, under a run's replays: its name,
-    its seed as shown, and the evaluation."""
+def _series(results: Results, matrix: Matrix, replays: bool = False) -> Iterable[Series]:
+    """What was evaluated: the SFT models, every run and seed, and, if asked for, runs under their replays."""
     again = [f"{spec.name}:{variant}" for spec in matrix.run for variant in spec.replays if replays]
     for name in [*(sft.name for sft in matrix.sft), *(spec.name for spec in matrix.run), *again]:
-        for series in results.series(name):
-            yield name, series_cell(series), series.steps[max(series.steps)]
+        yield from results.series(name)
+
+
+def _last(results: Results, matrix: Matrix, replays: bool = False) -> Iterable[tuple[str, str, Entry]]:
+    """The last evaluation of each: its name, its seed as shown, and the evaluation."""
+    for series in _series(results, matrix, replays):
+        yield series.run, series_cell(series), series.steps[max(series.steps)]
 
 
 def with_targets(rollouts: Iterable[Rollout], kept: Callable[[Targets], Targets]) -> list[Rollout]:
@@ -146,12 +150,12 @@ def development(results: Results, matrix: Matrix) -> str:
     rollouts it breaks the protocol."""
     headings = ["run", "seed", "step", "predictions other than PASS", "decisions REVISE", "breaches of the protocol"]
     headings += ["of them after a REVISE", "after the last call of the budget"]
-    rows = []
-    for name in [*(sft.name for sft in matrix.sft), *(spec.name for spec in matrix.run)]:
-        for series in results.series(name):
-            for step, entry in sorted(series.steps.items()):
-                if entry.summary.arm == "b":
-                    rows.append([name, series_cell(series), str(step), *_development(entry)])
+    rows = [
+        [series.run, series_cell(series), str(step), *_development(entry)]
+        for series in _series(results, matrix)
+        for step, entry in sorted(series.steps.items())
+        if entry.summary.arm == "b"
+    ]
     return captioned(results, headings, rows)
 
 
@@ -164,7 +168,7 @@ def _development(entry: Entry) -> list[str]:
     return [
         _of([label is not Label.PASS for label in labels]),
         _of([decision is Decision.REVISE for decision in decisions]) if gated else UNDEFINED,
-        f"{len(broken)} of {len(records)}",
+        _of([record.protocol_error is not None for record in records]),
         str(sum(map(has_revised, broken))) if gated else UNDEFINED,
         str(sum(map(hit_cap, broken))),
     ]
@@ -196,9 +200,8 @@ def training(results: Results, matrix: Matrix) -> str:
     several = Counter((entry.summary.run, entry.summary.seed) for entry in runs)
     rows = []
     for entry in runs:
-        seed = seed_cell(entry.summary.seed)
-        if several[entry.summary.run, entry.summary.seed] > 1:
-            seed = f"{seed} {entry.folder.parent.name}"
+        of = entry.summary
+        seed = seed_cell(of.seed, entry.folder.parent.name if several[of.run, of.seed] > 1 else "")
         steps = read_run(entry.folder).training
         ends = (steps[:ENDS], steps[-ENDS:])
         cells = [[_mean(line.reward_mean for line in end) for end in ends]]
@@ -206,7 +209,7 @@ def training(results: Results, matrix: Matrix) -> str:
         cells.append([_label_loss(end) for end in ends])
         for name in ("prediction_accuracy", "bad_patch_rejection", "good_patch_rejection"):
             cells.append([_pooled(name, end) for end in ends])
-        rows.append([entry.summary.run, seed, *map(_change, cells)])
+        rows.append([of.run, seed, *map(_change, cells)])
     return f"{table(headings, rows)}\n\n{results.subject.model}; sampled at temperature 0.8." if rows else ""
 
 

@@ -6,6 +6,7 @@ beside it, outside the family of tests, each seed at its own last.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from glyph.evaluation.compare import Comparison, compare
 from glyph.evaluation.predicates import Rollout
@@ -84,23 +85,27 @@ def paired(first: Sequence[Series], second: Sequence[Series]) -> list[Sides]:
     for y in second:
         matching = [x for x in first if (x.seed == y.seed or None in (x.seed, y.seed)) and _may_pair(x, y)]
         if matching:
-            closeness = [(_same_start(x, y), x.visit == y.visit) for x in matching]
-            pairs.append((matching[closeness.index(max(closeness))], y))
+            pairs.append((max(matching, key=partial(_closeness, y)), y))
     close = {seed_of(sides) for sides in pairs if is_close(sides)}
     return [sides for sides in pairs if is_close(sides) or seed_of(sides) not in close]
 
 
 def _may_pair(first: Series, second: Series) -> bool:
-    return first.visit == second.visit if second.run.startswith(f"{first.run}:") else True
+    return first.visit == second.visit or not is_replay(first.run, second.run)
 
 
-def _same_start(first: Series, second: Series) -> bool:
-    return first.start is not None and first.start == second.start
+def is_replay(first: str, second: str) -> bool:
+    """Whether the second is the first's weights under a variant."""
+    return second.startswith(f"{first}:")
+
+
+def _closeness(one: Series, other: Series) -> tuple[bool, bool]:
+    """Whether two series come from the same SFT weights, and whether one visit made them."""
+    return one.start is not None and one.start == other.start, one.visit == other.visit
 
 
 def is_close(sides: Sides) -> bool:
-    """Whether two series are of one visit, or from the same SFT weights."""
-    return sides[0].visit == sides[1].visit or _same_start(*sides)
+    return any(_closeness(*sides))
 
 
 def seed_of(sides: Sides) -> int | None:

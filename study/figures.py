@@ -58,15 +58,7 @@ def _series(results: Results, run: str, metric: str) -> Series | None:
 
 
 def _drawn(name: str, title: str, model: str, several: Sequence[Series]) -> str:
-    lines = [
-        Curve(
-            series.group,
-            series.by_seed,
-            tuple((step, mean.mean) for step, mean in zip(series.steps, series.means, strict=True)),
-            colour=COLOURS[series.group],
-        )
-        for series in several
-    ]
+    lines = [Curve(each.group, each.by_seed, each.mean_line, colour=COLOURS[each.group]) for each in several]
     subtitle = (
         f"{model}. Sampled training rollouts, moving mean of {SMOOTHING} steps. Thin lines: seeds; thick: their mean."
     )

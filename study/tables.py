@@ -24,7 +24,7 @@ from glyph.evaluation.traces import read_traces
 from glyph.protocol import Label
 from glyph.report.data import rollouts_of
 from glyph.report.format import UNDEFINED, format_interval, format_metric, format_p, format_value
-from study.comparisons import Row, compared
+from study.comparisons import Row, compared, is_replay
 from study.matrix import Matrix, Question, quarters
 from study.pieces import Kind
 from study.results import Results, Series
@@ -62,13 +62,14 @@ def published() -> dict[str, Any]:
     return dict(json.loads(PUBLISHED.read_text("utf-8")))
 
 
-def seed_cell(seed: int | None) -> str:
-    return UNDEFINED if seed is None else str(seed)
+def seed_cell(seed: int | None, visit: str = "") -> str:
+    """The seed, and the visit where one is named."""
+    return " ".join(filter(None, (UNDEFINED if seed is None else str(seed), visit)))
 
 
 def series_cell(of: Series) -> str:
     """The seed, and the visit where several made the run."""
-    return f"{seed_cell(of.seed)} {of.visit.name}" if of.several else seed_cell(of.seed)
+    return seed_cell(of.seed, of.visit.name if of.several else "")
 
 
 # What was run.
@@ -169,8 +170,8 @@ def question(results: Results, of: Question) -> str:
 
 def _named(row: Row) -> str:
     """The seed, or how many; the visits, where several made a side; a mark where the two come from apart."""
-    seed = seed_cell(row.seed) if len(row.sides) == 1 else f"mean of {len(row.sides)}"
-    return f"{seed} {row.visits}".rstrip() + APART * row.apart
+    several = f"mean of {len(row.sides)} {row.visits}".rstrip()
+    return (seed_cell(row.seed, row.visits) if len(row.sides) == 1 else several) + APART * row.apart
 
 
 def _steps(row: Row) -> str:
@@ -183,7 +184,7 @@ def _gained(rows: Iterable[Row]) -> str:
     """Of runs beside themselves under a variant that overrides decisions: how the tasks came to be solved."""
     cells = []
     for row in rows:
-        if len(row.sides) == 1 and row.in_family and row.pair[1].startswith(f"{row.pair[0]}:"):
+        if len(row.sides) == 1 and row.in_family and is_replay(*row.pair):
             both = zip(row.sides[0], row.steps, strict=True)
             right, later = gained(*(series.steps[step].rollouts for series, step in both))
             names = [f"{row.pair[1]} − {row.pair[0]}", _named(row), _steps(row)]

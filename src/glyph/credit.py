@@ -11,8 +11,8 @@ the closing tag. Where the grammar has details, a label is all that stands betwe
 bytes of the sampled ids, never by re-tokenising text and searching. A label begins with the token that chooses it: a
 tokenizer may join the end of the tag to some labels only (Qwen2.5: `>P` `ASS`, but `>` `ASSERT`), and then that `>` is
 a part of the label that it leaves open (`LabelTokens`). What ends a label is no part of it: where the grammar has
-details, that none follows is not trained. What cannot be found is counted (`Miss`), never
-raised, and never trained in silence.
+details, that none follows is not trained. What cannot be found is counted (`Miss`), never raised, and never trained in
+silence.
 """
 
 from bisect import bisect_left
@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import lru_cache
 from itertools import accumulate, takewhile
 from math import isfinite
 from typing import TypeAlias
@@ -219,6 +220,7 @@ def _find_turn(branch: Branch, target: PredictionTarget, codec: Codec, options: 
     )
 
 
+@lru_cache(maxsize=64)  # nearly all turns open alike
 def _choice_start(opening: str, codec: Codec) -> int:
     """The byte of a turn up to which its tokens are the same whatever label follows the opening, as it is tokenised."""
     said = [codec.encode(f"{opening}{label.value}{CLOSING}") for label in Label]

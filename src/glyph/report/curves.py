@@ -39,6 +39,10 @@ class Series:
     def defined(self) -> bool:
         return any(value is not None for line in self.by_seed for _, value in line)
 
+    @property
+    def mean_line(self) -> Line:
+        return tuple((step, mean.mean) for step, mean in zip(self.steps, self.means, strict=True))
+
     def to_dict(self) -> dict[str, Any]:
         return {
             "group": self.group,

@@ -87,7 +87,7 @@ def _curve_figure(
         Curve(
             name=series.group,
             seeds=series.by_seed if len(series.seeds) > 1 else (),
-            mean=tuple((step, mean.mean) for step, mean in zip(series.steps, series.means, strict=True)),
+            mean=series.mean_line,
             band=tuple(
                 (step, mean.interval.low, mean.interval.high)
                 for step, mean in zip(series.steps, series.means, strict=True)
